@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from campaigns import faults, fuzz, kill, load, optimisers, processes, race, solves
+from campaigns import bounds, faults, fuzz, kill, load, optimisers, processes, race, solves
 from campaigns.tally import PAGE, Tally, write
 from mirrordescent_experiments.provenance import recorded
 
@@ -21,6 +21,7 @@ CAMPAIGNS = {
     "processes": processes.run,
     "race": race.run,
     "load": load.run,
+    "bounds": bounds.run,
 }
 
 SMALL = {
@@ -34,6 +35,7 @@ SMALL = {
     "processes": 1,
     "race": 1,
     "load": 120,
+    "bounds": 12,
 }
 """Number of cases of each campaign in the campaign ``small``."""
 
@@ -45,11 +47,14 @@ def main() -> int:
         "name", choices=[*CAMPAIGNS, "small"], help="small: a few cases of each, and no page"
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="duration")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the cases")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the cases, else the clock")
     parser.add_argument("--most", type=int, default=None, help="largest number of cases")
     parser.add_argument("--page", type=Path, default=PAGE, help="page to write")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.seed is None:
+        arguments.seed = bounds.seed_of_clock()
+    print(f"seed {arguments.seed}")
     if arguments.name == "small":
         tallies = [Tally(name, arguments.seed, 1.0, most) for name, most in SMALL.items()]
         return max(_run(tally) for tally in tallies)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import struct
+import subprocess
 import sys
 import time
 
@@ -626,3 +627,18 @@ def test_no_photograph_in_a_folder_is_left_out_in_silence(here, monkeypatch, cap
     assert "loop.png: in/loop.png is a link to a file that does not exist" in said
     assert run(monkeypatch, "denoise", "in", "--out", "in/restored") == 1
     assert not (here / "in/restored/restored").exists()  # results are no photographs to restore
+
+
+def test_a_terminal_without_unicode_costs_nothing(here):
+    """A terminal that cannot show × gets an escape, and JSON stays JSON."""
+    Image.fromarray(photo()).save("é.png")
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "mirrordescent", "solve", "denoise", "é.png"]
+    options = ("--weight", "0.1", "--iterations", "2", "--fused", "no")
+    for last in ("--verbose", "--json"):
+        ended = subprocess.run(
+            [*command, *options, last], env=environment, capture_output=True, check=True
+        )
+    assert (here / "out/solve/index.html").is_file()
+    (image,) = json.loads(ended.stdout)["images"]
+    assert image["file"] == "é.png"

@@ -100,7 +100,7 @@ def test_given_replaces_what_is_conditional_and_shares_the_rest():
 def test_a_problem_that_does_not_describe_itself_is_told_so():
     problem = md.Quadratic(torch.eye(2)[None], torch.ones(1, 2))
     with pytest.raises(
-        TypeError, match=r"does not tell its 'weight'.*it tells nothing.*features\(\)"
+        TypeError, match=r"feature 'weight', but the problem has no features.*features\(\)"
     ):
         md.solve(
             problem,

@@ -93,3 +93,27 @@ def test_names_that_left_the_package_for_learning_warn():
         "from mirrordescent.learn import unroll; assert callable(unroll)"
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import mirrordescent as md; md.HandOver",
+        "from mirrordescent import HandOver",
+        "from mirrordescent.methods import Relay",
+        "from mirrordescent.methods.hand_over import HandOver",
+        "from mirrordescent.methods.relay import Relay",
+        "from mirrordescent.solve.stopping import Look",
+    ],
+)
+def test_warnings_about_old_names_are_shown_for_the_line_that_uses_them(line, tmp_path):
+    """Python hides a DeprecationWarning that belongs to a library."""
+    script = tmp_path / "script.py"
+    script.write_text(line)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    old = line.rpartition(" ")[2].rpartition(".")[2]
+    warned = [
+        text for text in done.stderr.splitlines() if "script.py:1: DeprecationWarning" in text
+    ]
+    assert any(f".{old} was renamed to" in text for text in warned), done.stderr

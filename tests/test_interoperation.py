@@ -123,7 +123,7 @@ def test_operators_that_are_none_are_refused():
     y = torch.rand(1, 1, 4, 3)
     with pytest.raises(ValueError, match="A_adjoint of Twisted is not the adjoint of A"):
         md.TVInpainting(y, None, operator=Twisted())
-    with pytest.raises(ValueError, match="Blind maps images to 0"):
+    with pytest.raises(ValueError, match="Blind maps a test image to 0"):
         md.TVInpainting(y, None, operator=Blind())
 
 

@@ -244,7 +244,7 @@ def test_what_does_not_fit_is_said(generator):
         Minibatch(1)(quadratic, x, 0, generator)
     with pytest.raises(TypeError, match="no smoothed gradient"):
         Smoothed(0.1)(quadratic, x, 0)
-    with pytest.raises(TypeError, match="how high its kinks are"):
+    with pytest.raises(TypeError, match="Rounded needs the height of the kinks"):
         Rounded(0.1)(quadratic, x, 0)
     with pytest.raises(ValueError, match=r"Noisy is random: pass generator"):
         Noisy(0.1)(quadratic, x, 0)

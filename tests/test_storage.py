@@ -485,6 +485,11 @@ def test_descriptions_with_old_names_of_switches_are_built():
 
 
 def test_old_names_of_switches_warn():
-    for old in ("HandOver", "Relay"):
-        with pytest.warns(DeprecationWarning, match=f"{old} was renamed to .*Switch"):
-            assert getattr(md.methods, old) is Switch
+    with pytest.warns(DeprecationWarning, match="HandOver was renamed to .*Switch"):
+        assert md.methods.HandOver is Switch
+    with pytest.warns(DeprecationWarning, match=r"Relay was renamed to .*Switch.*dual_start=False"):
+        relay = md.methods.Relay
+    switch = relay(GD(0.1), 3, md.PDHG(0.2))
+    assert type(switch) is Switch
+    assert not switch.certified
+    assert not switch.dual_start

@@ -81,7 +81,7 @@ def with_sample_parameters(module: M, values: Mapping[nn.Parameter, Tensor]) -> 
     """Return a module with values (batch, …) in place of some parameters.
 
     Args:
-        module: Module to change; it stays as it is.
+        module: Module to copy; it is not modified.
         values: Values by their parameters, which must be among :func:`per_sample_parameters`.
     """
 
@@ -153,9 +153,8 @@ class ConditionalLaws(PowerLaws):
         for name in (*self.features, *self.exponents):
             if name not in features:
                 raise TypeError(
-                    f"the problem does not tell its {name!r}, on which a schedule depends; "
-                    f"it tells {', '.join(features) or 'nothing'}. "
-                    "Problems describe themselves in features()"
+                    f"a schedule depends on the feature {name!r}, but the problem has "
+                    f"{', '.join(features) or 'no features'}: return it from features()"
                 )
         if self.units:
             features = dict(features)
@@ -177,7 +176,7 @@ class ConditionalLaws(PowerLaws):
         needs_graph = learned and torch.is_grad_enabled()
         if needs_graph or self.raw.is_cuda or k > TABULATED:
             return self._value(self._raw(k) + self._shift(k, self.feature_values))
-        # A row of a table takes less time than its formula.
+        # Reading a row of a table is faster than evaluating the formula.
         versions = (self.raw._version, self.slopes._version)
         if self._first_values is None or self._first_values[0] != versions:
             self._first_values = versions, super().sequence(1, TABULATED).to(self.raw)

@@ -1,7 +1,7 @@
 """The method of conjugate gradients for batches of linear systems."""
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def conjugate_gradients(
     >>> conjugate_gradients(lambda v: v @ H, torch.tensor([[3.0, 4.0]]), 1e-6).x
     tensor([[1.0000, 1.0000]])
     """
-    x = cast(T, tree_map(torch.zeros_like, b)) if start is None else start
+    x = tree_map(torch.zeros_like, b) if start is None else start
     residual = b
     direction = b
     square = dot(residual, residual)
@@ -75,4 +75,4 @@ def conjugate_gradients(
 
 def _add(first: T, factor: Tensor, second: T) -> T:
     """Return first + factor·second, with a factor for every sample."""
-    return cast(T, tree_map(lambda a, b: descend(a, b, -factor), first, second))
+    return tree_map(lambda a, b: descend(a, b, -factor), first, second)

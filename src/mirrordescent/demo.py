@@ -286,7 +286,7 @@ def numbers(curves: Sequence[Curve], last: int, shares: Sequence[Curve] = ()) ->
     Args:
         curves: Curves of the methods.
         last: Last iteration.
-        shares: Curves of a share, whose last means are a further column.
+        shares: Curves of a share, such as the accuracy; their last means become a column.
     """
     iterations = sorted({k for k in SHOWN_AT if k <= last} | {last})
     columns = ["method", *(f"k = {k}" for k in iterations)]

@@ -98,7 +98,7 @@ class Domain(Part, ABC):
         return g.new_full((len(g),), -torch.inf)
 
     def _along_face(self, at: Tensor, v: Tensor) -> Tensor:
-        raise TypeError(f"{type(self).__name__} does not know its faces: write _along_face")
+        raise TypeError(f"{type(self).__name__} needs a method _along_face to project on its faces")
 
 
 class WholeSpace(Domain):

@@ -78,8 +78,8 @@ class Default(Exact):
 class WrappedOracle(Oracle):
     """An oracle that changes the gradients of another.
 
-    If a method has an oracle of its own, this is the inner one. To add a wrapped oracle, write
-    ``forward`` and call ``self.oracle`` in it.
+    If a method has its own oracle, that oracle becomes the inner one. To add a wrapped oracle,
+    write ``forward`` and call ``self.oracle`` in it.
 
     Args:
         oracle: Inner oracle.
@@ -168,8 +168,8 @@ class Epochs(Minibatch):
 class InTurn(Oracle):
     """G(x) = an estimate of ∇f(x) from one term of f = Σᵢ fᵢ at a time, in a fixed order.
 
-    Consecutive terms are far apart. A pass over all terms has a smaller error than as many random
-    terms, and is deterministic.
+    Consecutive terms are far apart. A pass over all terms is deterministic, and has a smaller error
+    than the same number of random terms.
     """
 
     def forward(
@@ -181,8 +181,9 @@ class InTurn(Oracle):
 class Relative(WrappedOracle):
     """G(x) = oracle(x)/s, where s is the sensitivity of the problem, such as Aᵀ1.
 
-    Mirror descent on G with Σ φ(xⱼ) is mirror descent on f with Σ sⱼφ(xⱼ). So step sizes have no
-    unit, and those learned for one number of counts, rays or angles can be used for another.
+    Mirror descent on G with Σ φ(xⱼ) is mirror descent on f with Σ sⱼφ(xⱼ). So step sizes are
+    dimensionless: they can be learned for one number of counts, rays or angles and used for
+    another.
 
     Args:
         oracle: Inner oracle.
@@ -309,8 +310,8 @@ class Rounded(Oracle):
     ) -> Tree:
         if problem.kink is None:
             raise TypeError(
-                f"Rounded needs to know how high its kinks are (Problem.kink), which "
-                f"{type(problem).__name__} does not tell: use Smoothed"
+                f"Rounded needs the height of the kinks (Problem.kink), which "
+                f"{type(problem).__name__} does not state: use Smoothed"
             )
         return problem.smoothed_grad(x, problem.kink / self.curvature(k + 1))
 

@@ -80,7 +80,7 @@ class Part:
         return self.from_config(**{**self.config(), **changes})
 
     def extra_repr(self) -> str:
-        """Show the numbers and texts among the arguments."""
+        """Show the arguments that are numbers or text."""
         try:
             config = self.config()
         except TypeError:  # the class cannot be stored
@@ -114,7 +114,7 @@ def _short_repr(value: Any) -> str:
 def type_name(cls: type[Part]) -> str:
     """Return the name of a class in descriptions.
 
-    Classes of the library are named by themselves, others with their module.
+    Classes of the library are named without their module, other classes with it.
     """
     if cls.__module__.partition(".")[0] == _LIBRARY:
         return cls.__qualname__
@@ -122,7 +122,7 @@ def type_name(cls: type[Part]) -> str:
 
 
 def describe(part: Part) -> Config:
-    """Return a description of a part as JSON data. Tensors are named by their place in its state.
+    """Return a description of a part as JSON data, with tensors by their names in its state.
 
     >>> from mirrordescent.schedules import Reciprocal
     >>> describe(Reciprocal(0.5))
@@ -147,7 +147,7 @@ def describe(part: Part) -> Config:
         if isinstance(value, Tensor):
             if id(value) in places:
                 return {"tensor": places[id(value)], "learned": isinstance(value, nn.Parameter)}
-            return value.detach().tolist()  # computed from stored numbers, which will replace it
+            return value.detach().tolist()  # derived from stored tensors, which are loaded later
         if isinstance(value, Mapping):
             return {"dict": {str(key): write(item, f"{path}.{key}") for key, item in value.items()}}
         if isinstance(value, list | tuple):
@@ -195,7 +195,7 @@ def build(description: Config, tensors: Mapping[str, Tensor]) -> Part:
 
 
 def find(name: str) -> type[Part]:
-    """Return the class with a name in descriptions.
+    """Return the class that a name in a description refers to.
 
     Raises:
         PartMissing: If there is no such class. The message names the module to import.

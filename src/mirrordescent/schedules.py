@@ -189,7 +189,7 @@ class _Knots(Schedule):
         self.counts = list(counts)
 
     def _checked(self, values: Values, bound: float = math.inf) -> Tensor:
-        """Return the values as a tensor; raise unless every count has one between 0 and bound."""
+        """Return the values as a tensor; raise unless each count has one in (0, bound)."""
         values = torch.as_tensor(values)
         counts = self.counts
         increasing = all(a < b for a, b in pairwise([0, *counts]))
@@ -246,7 +246,7 @@ class _Table(NamedTuple):
     Attributes:
         address: Address of the parameter's memory.
         view: View of this memory.
-        content: Content of the memory at that time.
+        content: Copy of the parameter from which the values were computed.
         values: Values of the schedule.
     """
 
@@ -262,9 +262,9 @@ class _Table(NamedTuple):
 class PowerLaws(_Knots):
     """Powers of k between values at given counts: log t(k) is piecewise linear in log k.
 
-    After the last count K, t(k) = t(K)·(K/k)^power. So schedules go on where learning has stopped:
-    momenta and widths that decrease like 1/k, weights that grow like k (``power=-1``). The
-    logarithms of the values are learned.
+    After the last count K, t(k) = t(K)·(K/k)^power. A schedule thus continues beyond the learned
+    counts: momenta and widths may decrease like 1/k, and weights may grow like k (``power=-1``).
+    The logarithms of the values are learned.
 
     Args:
         counts: Increasing counts ≥ 1.
@@ -291,8 +291,8 @@ class PowerLaws(_Knots):
     def __call__(self, k: int) -> Number:
         """Return t(k): a tensor if a graph is built, else a number, with which steps are faster.
 
-        The first numbers are cached as long as the parameter does not change. On small problems a
-        step takes less time than three powers, or than a call through the hooks of a module.
+        The first numbers are cached as long as the parameter does not change. On small problems,
+        computing the powers, or calling the module with its hooks, would take longer than a step.
         """
         table = self._table
         if table is not None and 1 <= k <= TABULATED:

@@ -14,9 +14,11 @@ Tree: TypeAlias = Tensor | dict[str, Tensor]
 Point: TypeAlias = Any
 """A tree in an interface whose implementations say whether it is a tensor or a dict."""
 S = TypeVar("S")
+SameTree = TypeVar("SameTree", bound=Tree)
+"""A tensor or a dict; a function with it returns what it is given."""
 
 
-def tree_map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
+def tree_map(function: Callable[..., Tensor], first: SameTree, *rest: Tree) -> SameTree:
     """Apply ``function`` to the corresponding leaves of trees of the same structure.
 
     >>> import torch
@@ -24,11 +26,11 @@ def tree_map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
     {'w': tensor([[2., 2.]])}
     """
     if isinstance(first, Tensor):
-        return function(first, *rest)
+        return function(first, *rest)  # type: ignore[return-value]
     mapped = {}
     for name, leaf in first.items():
         mapped[name] = function(leaf, *(tree[name] for tree in rest))  # type: ignore[index]
-    return mapped
+    return mapped  # type: ignore[return-value]
 
 
 def leaves(tree: Tree) -> Iterator[Tensor]:
@@ -140,7 +142,7 @@ def map_tensors(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
     """Apply ``function`` to the corresponding tensors of states of the same structure.
 
     States are nested NamedTuples, dicts and lists. Values that are not tensors, such as counts, and
-    parts that other states do not have are those of the first state.
+    parts that other states do not have are taken from the first state.
     """
     if isinstance(first, Tensor):
         if all(isinstance(each, Tensor) for each in rest):

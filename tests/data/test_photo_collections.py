@@ -74,7 +74,7 @@ def test_what_cannot_be_had_is_told(tmp_path, no_data):
     with pytest.raises(ValueError, match="one picture"):
         photographs(tmp_path / "one")
     save(tmp_path / "one" / "b.png", 2)
-    with pytest.raises(ValueError, match=r"no picture of .* holds a tile of 96×96"):
+    with pytest.raises(ValueError, match=r"no picture of .* is as large as a tile of 96×96"):
         photographs(tmp_path / "one")
 
 

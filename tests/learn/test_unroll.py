@@ -184,12 +184,12 @@ class Denoising(ProblemFamily):
 @pytest.mark.parametrize(
     ("method", "oracle", "objective", "message"),
     [
-        (LPD(), Noisy(0.1), Objective(), "LPD asks for no gradients, and cannot use Noisy"),
+        (LPD(), Noisy(0.1), Objective(), "LPD uses no gradients, and cannot use Noisy"),
         (
             LPD(),
             None,
             Objective(through_gradient=False),
-            "through_gradient=False cannot be honoured: LPD asks for no",
+            "through_gradient=False cannot be honoured: LPD uses no",
         ),
         (
             Equipped(setting()[1], Smoothed(0.2)),

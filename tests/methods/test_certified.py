@@ -138,7 +138,7 @@ def test_a_sample_that_stopped_before_the_hand_over_keeps_its_numbers():
 
 
 def test_an_oracle_that_the_second_method_could_not_honour_is_refused():
-    with pytest.raises(TypeError, match="PDHG asks for no gradients, and cannot use Smoothed"):
+    with pytest.raises(TypeError, match="PDHG uses no gradients, and cannot use Smoothed"):
         md.solve(
             inpainting(), md.Switch(METHODS["AMD"](), after=3), iterations=5, oracle=Smoothed(0.1)
         )

@@ -48,7 +48,7 @@ def test_an_oracle_that_cannot_be_honoured_is_an_error(oracle):
             match=f"brings its own oracle, Smoothed, and cannot use {type(oracle).__name__}",
         ):
             solve(problem, method, iterations=1, oracle=oracle)
-    with pytest.raises(TypeError, match="PDHG asks for no gradients, and cannot use Noisy"):
+    with pytest.raises(TypeError, match="PDHG uses no gradients, and cannot use Noisy"):
         solve(problem, PDHG(), iterations=1, oracle=Noisy(0.1, oracle), generator=torch.Generator())
 
 
@@ -195,7 +195,7 @@ def test_mistakes_are_named():
         Safeguarded(GD(0.1), every=0)
     with pytest.raises(TypeError, match="compares values of f"):
         Safeguarded(GD(0.1)).init(torch.zeros(1, 1))
-    with pytest.raises(TypeError, match="PDHG asks for no gradients"):
+    with pytest.raises(TypeError, match="PDHG uses no gradients"):
         Safeguarded(PDHG())  # whose steps could not be shortened
     assert not hasattr(Safeguarded(GD(0.1)), "update")
 

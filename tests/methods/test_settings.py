@@ -428,7 +428,7 @@ def test_oracles_are_taken_by_methods_that_ask():
     exact = Exact()
     assert GD(0.1).resolve_oracle(noisy) is noisy
     assert PDHG().resolve_oracle(exact) is exact
-    with pytest.raises(TypeError, match="PDHG asks for no gradients"):
+    with pytest.raises(TypeError, match="PDHG uses no gradients"):
         PDHG().resolve_oracle(noisy)
     own = Smoothed(0.1)
     assert Equipped(GD(0.1), own).resolve_oracle(Default()) is own

@@ -150,7 +150,7 @@ def test_every_kind_may_have_its_own_width():
     mirror = ByKind(maps, width={"output": 0.25})
     lengths = [mirror.of(Role(kind, 1, 16 * 64)).c for kind in ("output", "hidden", "vector")]
     assert lengths == pytest.approx([16**-0.25, 16**-0.5, 1.0])
-    with pytest.raises(ValueError, match="'bias' is no kind of layer"):
+    with pytest.raises(ValueError, match="'bias' is not a kind of layer"):
         ByKind(maps, width={"bias": 1.0})
 
 
@@ -195,7 +195,7 @@ def test_norms_without_gains_are_seen_by_the_model():
 def test_wrong_kinds_are_named():
     with pytest.raises(ValueError, match="missing: vector"):
         ByKind({kind: Euclidean() for kind in KINDS if kind != "vector"})
-    with pytest.raises(ValueError, match="'bias' is no kind of layer"):
+    with pytest.raises(ValueError, match="'bias' is not a kind of layer"):
         ByKind({kind: Euclidean() for kind in KINDS}, {"bias": 1.0})
     with pytest.raises(TypeError, match="a dict of tensors by name"):
         spectral_by_kind().to_primal(torch.ones(1, 2))

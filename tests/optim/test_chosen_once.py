@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -108,3 +109,21 @@ def test_the_old_name_of_track_changes_warns():
 def test_old_names_of_kernels_warn(old, new):
     with pytest.warns(DeprecationWarning, match=f"renamed to mirrordescent.kernels.{new}"):
         assert getattr(kernels, old) is getattr(kernels, new)
+
+
+@pytest.mark.parametrize("optimiser", [optim.AMD, optim.Preconditioned])
+def test_a_pickled_optimiser_steps_on_a_machine_without_kernels(optimiser, monkeypatch):
+    """Kernels that were chosen by default must not be compiled there."""
+    params = parameters(*SHAPES, dtype=torch.float32)
+    monkeypatch.setattr(kernels, "available", lambda: True)
+    saved = pickle.dumps((params, optimiser(params, lr=0.1)))
+    monkeypatch.setattr(kernels, "available", lambda: False)
+
+    def missing():
+        raise kernels.BuildError("there is no compiler")
+
+    monkeypatch.setattr(kernels.call, "library", missing)
+    params, optimizer = pickle.loads(saved)
+    before = [p.detach().clone() for p in params]
+    run(optimizer, params, 2)
+    assert all(not torch.equal(p, old) for p, old in zip(params, before, strict=True))

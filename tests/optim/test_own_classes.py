@@ -481,11 +481,9 @@ def test_methods_that_cannot_be_honoured_are_refused(tmp_path):
         optim.MirrorOptimizer(
             params, method=lambda mirror, t: methods.Equipped(methods.GD(t), Exact())
         )
-    with pytest.raises(
-        TypeError, match=r"needs a GradientMethod; .* in the zoo \(Averaged\) is none"
-    ):
+    with pytest.raises(TypeError, match=r"needs a GradientMethod; got Averaged from .* in the zoo"):
         optim.SMD(params, mirror=saved(methods.Averaged(methods.GD(0.1)), tmp_path))
-    with pytest.raises(TypeError, match=r"the method \(PDHG\) is none"):
+    with pytest.raises(TypeError, match="got PDHG from the method"):
         optim.MirrorOptimizer(params, method=lambda mirror, t: methods.PDHG())
     with pytest.raises(TypeError, match="give a method"):
         optim.MirrorOptimizer(params, mirror=Quartic())

@@ -9,6 +9,8 @@ import torch
 
 import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
+from mirrordescent.problems import TV, Composite, SquaredError
+from mirrordescent.problems.operators import Matrix
 
 DOUBLE = torch.float64
 
@@ -152,3 +154,36 @@ def test_games_with_many_replies_in_single_precision():
         best = (reply @ A.double()).amin(-1)
         assert (lower.double() <= best).all()
         assert (lower.double() >= best - 1e-6 * A.abs().max()).all()
+
+
+@pytest.mark.parametrize("exponent", [-30, -10, 0, 10, 30])
+def test_the_bound_of_a_constant_image_is_0(exponent):
+    """The minimum of f is 0, without rounding."""
+    generator = torch.Generator().manual_seed(0)
+    scale = 2.0**exponent
+    y = torch.randint(1, 9, (8, 1, 1, 1), generator=generator) * scale / 8
+    y = y.double().expand(8, 1, 4, 4).clone()
+    for weight in (scale, 1e-3 * scale):
+        problem = Composite(SquaredError(y), [TV(weight)])
+        for size in (1e-6, 1.0, 1e3):
+            noise = scale * size * torch.randn(3, *y.shape, generator=generator, dtype=DOUBLE)
+            u = {
+                "vertical": noise[1, :, :, :-1].clone(),
+                "horizontal": noise[2, ..., :-1].clone(),
+            }
+            for x in (y + noise[0], y + noise[0].mean((-2, -1), keepdim=True)):
+                assert (problem.bound_at(x) <= 0).all()
+                assert (problem.bound_of_pair(x, u) <= 0).all()
+
+
+def test_means_of_channels_with_a_small_gain_are_charged_to_the_bound():
+    """The minimum is 0. The gain is below the cut-off of the pseudo-inverse that balances means."""
+    generator = torch.Generator().manual_seed(0)
+    gains = tensor(1.0, 2.0**-28)
+    operator = Matrix(gains.repeat_interleave(4).diag(), (2, 2, 2))
+    for _ in range(20):
+        levels = torch.randint(1, 9, (1, 2, 1, 1), generator=generator) / gains.reshape(1, 2, 1, 1)
+        x = levels.expand(1, 2, 2, 2)
+        problem = Composite(SquaredError(operator.A(x), operator), [TV(1.0)])
+        near = x * (1 + 0.1 * torch.randn(x.shape, generator=generator, dtype=DOUBLE))
+        assert (problem.bound_at(near) <= 0).all()

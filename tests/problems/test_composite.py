@@ -425,7 +425,7 @@ BAD = {
         "one set",
     ),
     "no term": (lambda: Composite(SquaredError(images()), [3.0]), "instances of Term or Domain"),
-    "kinks": (lambda: Composite(TVDenoising(images()), []), "belong into terms"),
+    "kinks": (lambda: Composite(TVDenoising(images()), []), "pass functions with kinks as terms"),
     "weights": (
         lambda: Composite(SquaredError(images(3)), [TV(weights())]),
         "same number of problems",

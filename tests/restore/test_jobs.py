@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ from PIL import Image
 
 from mirrordescent.restore import plan_restoration
 from mirrordescent.restore.jobs import SHOWN, Jobs, RestorationSettings
-from mirrordescent.restore.outcome import LARGEST_SIDE, Failure
+from mirrordescent.restore.masks import Masks
+from mirrordescent.restore.outcome import LARGEST_SIDE, Failure, Outcome
 
 
 def write(path, height, width, seed=0):
@@ -72,3 +75,56 @@ def test_a_photograph_alone_that_cannot_be_read_is_a_mistake(tmp_path):
     (tmp_path / "in" / "a.png").write_text("no image")
     with pytest.raises(ValueError, match="not an image"):
         run(tmp_path)
+
+
+def test_names_that_differ_in_case_are_one_file_on_windows_and_macos(tmp_path, monkeypatch):
+    write(tmp_path / "in" / "A.png", 8, 9)
+    write(tmp_path / "other" / "a.png", 8, 9)
+    settings = RestorationSettings("denoise", tmp_path / "out")
+    images = [tmp_path / "in" / "A.png", tmp_path / "other" / "a.png"]
+    Jobs(settings, images)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ValueError, match=r"A.png and .*a.png would both be written to"):
+        Jobs(settings, images)
+
+
+def test_an_output_folder_inside_a_folder_of_masks_is_no_mask(tmp_path):
+    write(tmp_path / "in" / "a.png", 8, 9)
+    write(tmp_path / "masks" / "a.png", 8, 9)
+    (tmp_path / "masks" / "out").mkdir()
+    write(tmp_path / "masks" / "out" / "a.png", 8, 9)  # the result of an earlier run
+    masks = Masks(tmp_path / "masks")
+    settings = RestorationSettings("inpaint", tmp_path / "masks" / "out", masks=masks)
+    Jobs(settings, [tmp_path / "in"])
+    with pytest.raises(ValueError, match="would be overwritten"):
+        Jobs(RestorationSettings("inpaint", tmp_path / "masks", masks=masks), [tmp_path / "in"])
+
+
+def test_a_missed_tolerance_is_explained():
+    record = {"relative_gap": 0.02, "status": "precision"}
+    plan = plan_restoration("denoise", iterations=2, tolerance=1e-2)
+    reached = "a.png is proven to be within 2 % of the best possible, but 1 % is required. "
+    for status, rest in {
+        "budget": "All 2 iterations were used: allow more with --iterations",
+        "precision": "Rounding errors prevent a proof of less",
+        "converged": "Allow a larger gap with --tolerance",
+    }.items():
+        outcome = Outcome("a.png", record | {"status": status})
+        assert outcome.shortfall(plan).startswith(reached + rest)
+    broken = Outcome("a.png", record | {"status": "diverged"}).shortfall(plan)
+    assert broken.startswith("a.png was not restored well: the method broke down")
+
+
+def test_a_file_that_is_given_twice_is_restored_once(tmp_path):
+    write(tmp_path / "in" / "a.png", 8, 9)
+    settings = RestorationSettings("denoise", tmp_path / "out")
+    jobs = Jobs(settings, [tmp_path / "in", tmp_path / "in" / "a.png", tmp_path / "in"])
+    assert [source.path for source in jobs.sources] == [tmp_path / "in" / "a.png"]
+
+
+def test_a_folder_with_the_name_of_a_result_is_refused(tmp_path):
+    write(tmp_path / "in" / "a.png", 8, 9)
+    (tmp_path / "out" / "a.png").mkdir(parents=True)
+    settings = RestorationSettings("denoise", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"a.png, which is a folder: choose another folder"):
+        Jobs(settings, [tmp_path / "in"])

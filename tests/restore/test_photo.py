@@ -400,3 +400,25 @@ def test_files_that_are_no_image_are_described(tmp_path):
     }.items():
         with pytest.raises((DataDamaged, DataMissing), match=message):
             read_photo(tmp_path / name)
+
+
+def test_a_deep_tiff_keeps_its_texts_and_resolution(tmp_path):
+    texts = {270: "café", 271: "a maker", 272: "a camera", 305: "a program", 33432: "somebody"}
+    tifffile.imwrite(
+        tmp_path / "d.tif",
+        numbers(5, 6, 3, dtype=np.uint16),
+        photometric="rgb",
+        metadata=None,
+        software=False,
+        resolution=((300, 1), (150, 1)),
+        resolutionunit=2,
+        extratags=[(tag, 2, 0, text.encode(), True) for tag, text in texts.items()],
+    )
+    with tifffile.TiffFile(written_back(tmp_path / "d.tif", tmp_path)) as again:
+        tags = again.pages[0].tags
+        assert {tag: tags[tag].value for tag in texts} == texts
+        assert (tags[282].value, tags[283].value, tags[296].value) == ((300, 1), (150, 1), 2)
+    tifffile.imwrite(tmp_path / "e.tif", numbers(5, 6, 3, dtype=np.uint16), metadata=None)
+    (tmp_path / "out" / "d.tif").unlink()
+    with tifffile.TiffFile(written_back(tmp_path / "e.tif", tmp_path)) as again:
+        assert 270 not in again.pages[0].tags

@@ -274,7 +274,7 @@ def test_what_the_theorem_cannot_do_is_said():
     y = data(1, 6, seed=1).requires_grad_()
     with pytest.warns(UserWarning, match="layer has not converged"):
         md.layer(md.LeastSquares(data(6, 3), y), md.GD(1e-3), iterations=3, through="solution")
-    with pytest.raises(TypeError, match="SpectralBall does not know its faces"):
+    with pytest.raises(TypeError, match="SpectralBall needs a method _along_face"):
         through(InABall(), ProjectedGradient(InABall.domain, 0.5)).sum().backward()
     with pytest.raises(ValueError, match="unknown through 'stpes'"):
         md.layer(flat, md.GD(0.1), through="stpes")

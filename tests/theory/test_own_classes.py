@@ -170,7 +170,7 @@ def test_a_method_that_asks_for_no_gradients(quadratic):
     gap = diagnosis.runs["Middle"].record["gap"]
     torch.testing.assert_close(gap[1:], gap[:-1] / 4)
     assert diagnosis.geometries == {}
-    with pytest.raises(TypeError, match="asks for no gradients"):
+    with pytest.raises(TypeError, match="uses no gradients"):
         diagnose(Middle(), quadratic, iterations=5, oracle=Noisy(0.1))
 
 

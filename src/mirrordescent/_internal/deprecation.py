@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 MOVED_MODULES = {
@@ -32,6 +32,8 @@ MOVED_MODULES = {
     "learn.networks": "learn.network_families",
     "learn.unroll": "learn.unrolling",
     "limits": "_internal.memory_limits",
+    "methods.hand_over": "methods.switch",
+    "methods.relay": "methods.switch",
     "mirrors.matrices": "mirrors.singular_values",
     "mirrors.soundness": "mirrors.inverse_check",
     "mirrors.together": "execution.matrices",
@@ -83,7 +85,11 @@ class _MovedModule(ModuleType):
             self.__path__: list[str] = []  # a package, so that its submodules can be imported
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_target"], name)
+        target = self.__dict__["_target"]
+        package = target.__name__.rpartition(".")[0]
+        if not hasattr(target, name) and name in RENAMED_ATTRIBUTES.get(package, {}):
+            return getattr(importlib.import_module(package), name)
+        return getattr(target, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = self.__dict__["_function"]
@@ -140,6 +146,24 @@ def install_moved_modules(library: str) -> None:
         sys.meta_path.append(_MovedModules(library))
 
 
+def warn_deprecated(message: str) -> None:
+    """Warn at the line outside the library that uses an old name.
+
+    Python shows a DeprecationWarning by default only if it belongs to the user's own script.
+    """
+    library = __name__.partition(".")[0]
+    frame = sys._getframe(1)
+    level = 2
+    while frame.f_back is not None and _package_of(frame) == library:
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, DeprecationWarning, stacklevel=level)
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
 def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a module-level ``__getattr__`` for names that were renamed or moved.
 
@@ -154,10 +178,8 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         place, _, new = renamed[name].rpartition(":")
         place = place or module
-        warnings.warn(
-            f"{module}.{name} was renamed to {place}.{new}; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
+        warn_deprecated(
+            f"{module}.{name} was renamed to {place}.{new}; the old name will be removed"
         )
         return getattr(importlib.import_module(place), new)
 
@@ -194,11 +216,7 @@ def renamed_property(old: str, new: str) -> property:
 
     def get(instance: object) -> Any:
         owner = type(instance).__name__
-        warnings.warn(
-            f"{owner}.{old} was renamed to {owner}.{new}; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated(f"{owner}.{old} was renamed to {owner}.{new}; the old name will be removed")
         return getattr(instance, new)
 
     return property(get, doc=f"Deprecated: use ``{new}``.")

@@ -91,7 +91,7 @@ class Candidate:
 
 
 def candidates(draw: Draw) -> list[Candidate]:
-    """Return the candidates for some problems, those with schedules alone first."""
+    """Return the candidates for some problems; those that learn only schedules come first."""
     domain = draw.problem.domain
     plain = Candidate(PLAIN, lambda: Euclidean(domain))
     of_schedules = [
@@ -144,7 +144,7 @@ def _constrained_candidates(domain: Domain, shape: tuple[int, ...]) -> list[Cand
 
 
 def variants_of(candidate: Candidate, draw: Draw) -> list[Candidate]:
-    """Return candidates with the same geometry and other steps or schedules by features."""
+    """Return candidates with the same geometry, but other steps or schedules of features."""
     variants = []
     if candidate.form == "accelerated":
         forms: list[Form] = ["momentum", *primal_dual_forms(draw.problem, candidate.geometry())]
@@ -264,7 +264,7 @@ def _smoothing(
 ) -> Oracle | None:
     """Return the oracle that smooths f, or None if f is smooth or cannot be smoothed.
 
-    For images it has the form for which there are kernels.
+    For images it is the oracle that the C kernels support.
     """
     if type(problem).smoothed_grad is Problem.smoothed_grad or problem.smoothness() != math.inf:
         return None

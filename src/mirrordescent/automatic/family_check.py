@@ -11,7 +11,7 @@ from mirrordescent.trees import Tree, dot, is_finite, norm, tree_map
 
 @torch.no_grad()
 def check_family(draw: Draw) -> None:
-    """Raise an error if values or gradients at the start are not finite, or do not belong together.
+    """Raise an error if values or gradients at the start are not finite or contradict each other.
 
     For a convex f, ⟨∇f(x), d⟩ lies between (f(x) − f(x − hd))/h and (f(x + hd) − f(x))/h for every
     direction d. This is checked up to rounding, in double precision if the problem allows it, at a

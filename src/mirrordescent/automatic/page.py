@@ -50,7 +50,7 @@ def _factor(factor: float) -> str:
 
 
 def _curves(found: AutoResult) -> list[Curve]:
-    """Return gaps over iterations and over time, at the pace of runs without recording."""
+    """Return gaps over iterations and over time, with times from runs without recording."""
     curves = []
     for contestant in found.contestants:
         curve = found.curves.get(contestant.name)

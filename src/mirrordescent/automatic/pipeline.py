@@ -41,11 +41,11 @@ TUNING = 0.1
 VERDICT = 0.15
 ITERATIONS = 2000  # budget of every method
 SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
-TIMEOUT = timedelta(days=2)  # of processes that wait for each other
+TIMEOUT = timedelta(days=2)  # longest time that a process waits for another
 
 
 class _SplitFamily(ProblemFamily):
-    """Problems to learn on, and others of the same class to choose by.
+    """Problems for training, and other problems of the same class for choosing a method.
 
     The family's own held-out problems are not used.
 
@@ -109,7 +109,7 @@ def auto(
        schedules that depend on them. All candidates are trained for a short time, the fastest for
        longer, and the best two for the rest of the time.
     4. The fastest learned method gets a safeguard. It is compared with the best classical solver on
-       problems on which nothing was chosen.
+       problems that were not used before.
     5. The solver is written to OUT/NAME.safetensors, and a page to OUT/NAME.html.
 
     With ``torchrun``, several processes share the candidates. The first one computes bounds,
@@ -125,8 +125,8 @@ def auto(
         seed: Seed of the problems.
         resume: Whether to resume an interrupted search.
         say: Function that is called with messages.
-        progress: Whether to show a progress bar; by default on a terminal. If True, progress is
-            printed line by line elsewhere.
+        progress: Whether to show a progress bar; by default on a terminal. If True, and there is no
+            terminal, lines of text are printed instead.
     """
     if not 0 < accuracy < 1 or not minutes > 0:
         raise ValueError(

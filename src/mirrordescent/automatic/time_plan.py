@@ -14,8 +14,8 @@ WHOLE = 100
 class TimePlan:
     """The planned seconds of a search, stage by stage, shown by a progress bar.
 
-    The bar shows elapsed/(elapsed + left). A stage that takes longer than planned therefore moves
-    the end and never moves the bar backwards.
+    The bar shows elapsed/(elapsed + left). If a stage takes longer than planned, the expected end
+    moves, but the bar never moves backwards.
 
     Args:
         seconds: Planned seconds of the whole search.

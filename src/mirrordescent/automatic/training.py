@@ -112,10 +112,11 @@ class Training:
     say: Callable[[str], object]
 
     def train(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
-        """Train candidates for some seconds in all; return those of the second round.
+        """Train candidates within a time budget in seconds; return those of the second round.
 
         All candidates take part in the first round. The four fastest and their variants get to the
-        second, the two fastest to the third. The fastest with schedules alone is always among them.
+        second, the two fastest to the third. The fastest candidate that learns only schedules is
+        always among them.
         """
         first = dict[Candidate, Method[Any]]()
         end = perf_counter() + seconds
@@ -206,7 +207,7 @@ class Training:
         train: Callable[[Candidate, float], float],
         seconds: float,
     ) -> dict[Candidate, float]:
-        """Train all candidates in some seconds, each in one process; return their scores."""
+        """Train all candidates within a time budget, each in one process; return their scores."""
         rank, world = self.process
         seconds /= len(methods)
         owners = {each: i % world for i, each in enumerate(methods)}
@@ -238,8 +239,8 @@ class Training:
     ) -> float:
         """Return the best first step size, or ratio of step sizes, of an untrained method.
 
-        Step sizes are tried around the typical one. The typical one is that of the Euclidean
-        geometry, and too short for non-smooth functions, so in other cases the range is wide.
+        Step sizes around the typical one are tried. It was measured in the Euclidean geometry and
+        is too short for non-smooth functions, so in those cases the range is wider.
         """
         steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
         smooth = self.race.problem.smoothness() != math.inf
@@ -264,7 +265,7 @@ class Training:
         rate: float,
         differentiation: Evolution | None = None,
     ) -> float:
-        """Train or resume for some seconds; return the score on the problems to choose by."""
+        """Train or resume within a time budget; return the score on the validation problems."""
         settings = self._settings(differentiation)
         key = f"{candidate.name}, {stage}"
         steps = self.ledger.once(key, lambda: self._affordable_steps(method, settings, seconds))
@@ -279,7 +280,7 @@ class Training:
             optimiser=Descent(learning_rate=3 * rate if steps < SHORT_RUN else rate),
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NothingLearned)  # it is compared with others anyway
+            warnings.simplefilter("ignore", NothingLearned)  # the race will show it
             learned = learn(
                 self.family,
                 method,
@@ -328,16 +329,16 @@ class Training:
 
 
 def _leaders(order: list[Candidate], count: int) -> list[Candidate]:
-    """Return the first candidates, and the first one with schedules alone.
+    """Return the first candidates, and the first one that learns only schedules.
 
-    The latter is needed to tell how much a map helps.
+    The latter is needed to measure how much a map helps.
     """
     plain = next((each for each in order if each.plain), order[0])
     return list(dict.fromkeys([*order[:count], plain]))
 
 
 def _broadcast(score: float, owner: int, world: int) -> float:
-    """Return the score that the owner of a candidate has measured."""
+    """Return the score of a candidate, as measured by the process that trained it."""
     if world == 1:
         return score
     shared = torch.tensor([score], dtype=torch.float64)

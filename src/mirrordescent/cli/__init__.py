@@ -1,5 +1,6 @@
 """The command line: ``mirrordescent --help``."""
 
+import io
 import os
 import sys
 import warnings
@@ -55,6 +56,9 @@ def main() -> None:
     mistake, described in one line on standard error; 70 for a bug of the library; 130 for an
     interruption.
     """
+    for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters such as ×
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     arguments, debug = _extract_debug(sys.argv[1:])
     if arguments in (["--version"], ["-V"]):
         return version()
@@ -156,7 +160,7 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _escaped_stderr(arguments: list[str]) -> AbstractContextManager[object]:
-    """Escape what is written to standard error if an argument has control characters."""
+    """Escape control characters on standard error if an argument contains any."""
     if all(visible(argument) == argument for argument in arguments):
         return nullcontext()
     return redirect_stderr(EscapedStderr())

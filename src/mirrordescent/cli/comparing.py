@@ -33,8 +33,8 @@ def compare(
     Args:
         entry: Name of a zoo entry, or a .safetensors file.
         problem: Kind of problem to solve.
-        images: Folder or archive of photographs, or bundled. Some of them serve to tune the other
-            methods.
+        images: Folder or archive of photographs, or the word bundled for those that come with the
+            library. The other methods are tuned on some of them.
         count: Number of squares to cut out of the photographs.
         size: Side of a square, in pixels.
         weight: Weight λ of the total variation.

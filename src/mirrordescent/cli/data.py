@@ -34,7 +34,7 @@ def verify_datasets(
     """Check the size and the checksum of every file of the data sets.
 
     Some files are alternatives to each other, so that not all of them need to exist. The exit code
-    is 1 if a file is damaged, or if a data set that is named has no file.
+    is 1 if a file is damaged, or if one of the given data sets has no files.
 
     For example: mirrordescent data verify mnist stl10
 

@@ -20,8 +20,8 @@ def demo(
     First, pixels are removed from two photographs of scikit-image and noise is added. Every method
     restores them by total-variation inpainting, and is measured against the certified optimum.
     Step sizes of classical methods are tuned on other photographs. Then a small network is trained
-    on digits, against Adam. Tables are printed, and a page is written to OUT. It takes about a
-    minute and needs no network.
+    on digits, against Adam. Tables are printed, and a page is written to OUT. The
+    demonstration takes about a minute and downloads nothing.
 
     For example:
 
@@ -35,7 +35,7 @@ def demo(
         iterations: Number of iterations of every method.
         missing: Share of the pixels to remove.
         noise: Standard deviation of the noise on the other pixels.
-        fill: Start from an image whose holes are filled from their neighbours, instead of black.
+        fill: Start from an image whose holes are filled from their neighbours, not with black.
         seed: Seed of the mask and the noise.
     """
     from mirrordescent.demo import Damage, run

@@ -55,8 +55,8 @@ def diagnose(
         out: Folder for the report.
         count: Number of problems.
         iterations: Number of iterations. The default is 200, or 2000 with a Python file.
-        exact_iterates: Whether to follow the exact iterates of inexact maps, too, which takes a
-            Newton solve in every step.
+        exact_iterates: Whether to compute, if the inverse of the map is inexact, also the iterates
+            with the exact inverse. This takes a Newton solve in every step.
         accuracy: Relative gap to reach, for a Python file.
     """
     from mirrordescent._internal.suggestions import require_known

@@ -36,7 +36,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 @dataclass(frozen=True)
 class Report:
-    """What the command line says about an error, line by line, and its exit code."""
+    """The lines of text that describe an error, and the exit code."""
 
     lines: tuple[str, ...]
     exit_code: int

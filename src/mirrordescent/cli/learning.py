@@ -33,8 +33,8 @@ def learn(
     """Learn a fast solver for your own problems, or a method that a TOML file describes.
 
     1. Your own problems: a Python file with a ProblemFamily (docs/learn.md). The command tunes
-    classical solvers, learns schedules and mirror maps, chooses the fastest by its time, and tests
-    it on unseen problems. OUT/NAME.html says which solver to use, or that learning does not pay.
+    classical solvers, learns schedules and mirror maps, chooses the fastest method, and tests it
+    on unseen problems. OUT/NAME.html says which solver to use, or that learning does not pay.
     OUT/NAME.safetensors is the solver, which mirrordescent solve my_problems.py uses. Under
     torchrun, the processes share the work.
 
@@ -43,9 +43,10 @@ def learn(
 
     3. The name of a zoo entry, which is learned again.
 
-    An interrupted run continues if it is started again. Checkpoints are in RUNS/NAME, results in
-    OUT/NAME.safetensors, for --mirror OUT/NAME.safetensors or mirrordescent.zoo.load. If nothing
-    was learned, the command says why, and the exit code is 1.
+    An interrupted run continues if it is started again. Checkpoints are written to RUNS/NAME, and
+    the result to OUT/NAME.safetensors. To use the result, pass this file to the option --mirror of
+    mirrordescent solve, or to mirrordescent.zoo.load in Python. If nothing was learned, the command
+    says why, and the exit code is 1.
 
     For example:
 
@@ -71,7 +72,7 @@ def learn(
         [method]                  # or name = "my_module:MyMethod"
         name = "lsmd"
         step = 0.3
-        schedule = "power-laws"   # a few numbers and powers of k; by default one number a step
+        schedule = "power-laws"   # few values, joined by powers of k; default: one for each step
 
         [settings]
         meta_steps = 1000
@@ -89,10 +90,10 @@ def learn(
         out: Folder for the result.
         resume: Whether to continue an interrupted run. Otherwise a new run starts.
         device: Device on which to learn, such as cuda.
-        set: Change key=value of a setting. The option can be repeated.
-        modules: Module of your own to import first, from the current folder or from that of the
-            TOML file, which can refer only to classes of imported modules. The option can be
-            repeated.
+        set: Setting to change, as table.key=value. The option can be repeated.
+        modules: Module to import first, if the TOML file refers to classes of your own. It is
+            searched for in the current folder and in the folder of the TOML file. The option can
+            be repeated.
         minutes: Approximate duration, for a Python file.
         accuracy: Relative gap that the solver must reach, for a Python file.
     """

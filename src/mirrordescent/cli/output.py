@@ -21,7 +21,10 @@ Switch: TypeAlias = Literal["auto", "yes", "no"]
 """The values of an option that is on, off, or chosen automatically."""
 DataDirectory: TypeAlias = Annotated[
     Path | None,
-    arg(help="Folder with the data sets. The default is the environment's MIRRORDESCENT_DATA."),
+    arg(
+        help="Folder with the data sets. The default is the environment variable "
+        "MIRRORDESCENT_DATA, or else a cache folder."
+    ),
 ]
 
 
@@ -55,7 +58,9 @@ def join_argument_lines(command: F) -> F:
 def show(report: Any, lines: Iterable[str], as_json: bool) -> None:
     """Print a report to standard output, as JSON or as lines of text."""
     if as_json:
-        print(visible(json.dumps(plain(report), indent=2, ensure_ascii=False)))
+        encoding = (sys.stdout.encoding or "").lower()
+        ascii_only = not encoding.startswith("utf")  # escapes of JSON can be read back
+        print(visible(json.dumps(plain(report), indent=2, ensure_ascii=ascii_only)))
     else:
         print(*map(visible, lines), sep="\n")
 
@@ -82,7 +87,7 @@ def progress() -> bool | None:
     """Return the ``progress`` argument for solvers.
 
     On a terminal it is None: a bar appears if the work takes longer than a second. Otherwise it is
-    True: lines of text are printed now and then.
+    True: lines of text are printed from time to time.
     """
     return None if sys.stderr.isatty() else True
 

@@ -39,9 +39,11 @@ class SolverOptions:
             dual-fista. By default the learned method image-tv-isotropic starts and a primal-dual
             method finishes.
         mirror: Zoo entry or .safetensors file with the mirror map, for methods that have one.
-        iterations: Maximal number of iterations.
+        iterations: Maximal number of iterations. The default depends on the method: 20 with a
+            mirror map, 200 without one, and about 1000 if a gap is to be proven.
         tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
-            primal-dual method finishes the run.
+            primal-dual method finishes the run. The default is 1e-3; if --method, --mirror or
+            --iterations is given, nothing has to be proven by default.
         fused: Whether to use kernels in C, which make steps several times faster on a CPU. They are
             compiled once, which takes a few seconds. By default they are used if they are compiled
             or a C compiler is found.
@@ -256,7 +258,7 @@ def _plan(task: Task, options: SolverOptions) -> RestorationPlan:
 def _settings(
     task: Task, options: SolverOptions, writing: OutputOptions, damage: MaskOptions | None
 ) -> RestorationSettings:
-    """Collect what is to be done with every photograph."""
+    """Return the settings for the restoration of every photograph."""
     from mirrordescent._internal.checks import require_positive
     from mirrordescent.restore.jobs import RestorationSettings
     from mirrordescent.restore.masks import Masks
@@ -303,8 +305,8 @@ def _require_writable(folder: Path) -> None:
 def _missed_tolerance(outcome: Outcome, plan: RestorationPlan, requested: bool) -> bool:
     """Return whether a photograph misses the tolerance that the plan promises.
 
-    If known pixels were kept, the gap belongs to the image from which holes were filled. Then only
-    a tolerance that the user has requested counts.
+    If known pixels were kept, the gap is that of the solution from which the holes were copied, not
+    that of the written photograph. It then counts only if the user has requested a tolerance.
     """
     if not plan.promised or outcome.gap <= plan.tolerance:
         return False

@@ -99,7 +99,7 @@ class Contest:
         return self.run(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
 
     def tune(self, tunable: TunableSolver, at: int = TUNED_AT) -> float:
-        """Return the number of the grid with the smallest mean gap at an iteration."""
+        """Return the entry of the grid with the smallest mean gap at an iteration."""
 
         def mean_gap(setting: float) -> float:
             solution = self.solve(tunable.make(setting), tunable.oracle, at)

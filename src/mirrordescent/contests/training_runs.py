@@ -36,7 +36,7 @@ class Training:
         networks: Parameters to start from.
         oracle: Oracle for the gradients.
         steps: Number of steps.
-        looks: Number of points of every curve, about.
+        looks: Approximate number of points of every curve.
         test_inputs: Test inputs (m, …), or (batch, m, …) if the tasks differ.
         test_targets: Labels of the test inputs.
         seed: Seed of the minibatches.
@@ -84,7 +84,7 @@ class Training:
         }
 
     def tune(self, tunable: TunableSolver) -> float:
-        """Return the number of the grid with the smallest mean training loss at the end."""
+        """Return the setting of the grid with the smallest mean training loss at the end."""
         return best_setting(tunable.settings, lambda setting: self.loss(tunable.make(setting)))
 
     def loss(self, method: Method[Any]) -> float:

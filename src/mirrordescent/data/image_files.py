@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LARGEST_FILE = 1 << 29  # bytes of a picture in an archive
 MANY_PIXELS = 1 << 24  # a file with more pixels must be long enough for them
-DENSEST = 1 << 14  # pixels in a byte; the best compression of black and white has half as many
+DENSEST = 1 << 14  # largest credible number of pixels per byte, twice that of the best compression
 # Suffixes of images. Hidden files beside pictures (._x.png) are left out.
 IMAGE = re.compile(
     r"[^.].*\.(png|jpe?g|jfif|jp2|j2k|bmp|gif|p[pgn]m|tiff?|webp|avif|qoi|tga)",
@@ -88,9 +88,9 @@ def require_plausible(pixels: int, length: int, name: object) -> None:
 def read_image(file: str | Path | io.BytesIO, name: object = None) -> Tensor:
     """Read one picture: (3, height, width).
 
-    Grey pictures get three equal channels. Transparent pixels are laid on white. 16 bits keep their
-    precision. The orientation noted by the camera is applied. Of an animation, the first frame is
-    read.
+    Grey pictures get three equal channels. Transparent pixels are blended with white. Images with
+    16 bits keep their precision. The orientation noted by the camera is applied. Of an animation,
+    the first frame is read.
 
     Args:
         file: Path or content of the file.
@@ -259,5 +259,5 @@ def tiled(pictures: Sequence[Tensor], size: int, source: str) -> Tensor:
     """
     squares = torch.cat([tiles(picture, size) for picture in pictures])
     if len(squares) == 0:
-        raise ValueError(f"no picture of {source} holds a tile of {size}×{size}")
+        raise ValueError(f"no picture of {source} is as large as a tile of {size}×{size}")
     return squares

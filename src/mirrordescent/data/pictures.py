@@ -23,7 +23,7 @@ def bundled_photographs(split: Split = "train") -> list[Tensor]:
     require_known(split, BUNDLED, "split")
     with requires_extra("pictures", "Using the bundled photographs", "scikit-image"):
         import skimage
-    # skimage.data would download a file that a distribution left out; reading the files does not.
+    # skimage.data would download files that a distribution left out, so the files are read here.
     folder = Path(skimage.__file__).parent / "data"
     return [read_image(folder / name) for name in BUNDLED[split]]
 

@@ -125,7 +125,7 @@ def _fault(path: Path, file: DataFile, hashed: bool) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def _digest(path: Path, algorithm: str, size: int, modified: int) -> str:
-    """Hash a file once per process, and again if its size or its time of change differs."""
+    """Hash a file once per process, and again if its size or modification time has changed."""
     return download.file_hash(path, algorithm)
 
 

@@ -261,7 +261,7 @@ def _largest(numbers: Tensor) -> str:
 
 
 def _error_terms(run: Run) -> dict[str, str]:
-    """Return the error terms that are not zero throughout: {series: what it is}."""
+    """Return the error terms that are not zero throughout: {series: description}."""
     record = run.record
     labels = {"error": ERROR.get(theorem_of(run.method), ""), **TERMS}
     return {

@@ -104,10 +104,10 @@ class Weighted(MirrorMap):
         return sum_per_sample(self.weights * potentials)
 
     def _to_dual(self, x: Tensor) -> Tensor:
-        return self.weights * cast(Tensor, self.mirror.to_dual(x))
+        return self.weights * self.mirror.to_dual(x)
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return cast(Tensor, self.mirror.to_primal(y / self.weights))
+        return self.mirror.to_primal(y / self.weights)
 
 
 class Subject(NamedTuple):
@@ -177,11 +177,11 @@ def diagnose_entry(
         count: Number of problems.
         side: Side of images.
         iterations: Number of iterations of every run.
-        exact_iterates: Whether to follow the exact iterates, too, which takes a Newton solve in
+        exact_iterates: Whether to also compute the exact iterates, by a Newton solve in
             every step.
     """
     if problem not in PROBLEMS:
-        raise ValueError(f"there is no problem {problem!r}; there are {', '.join(PROBLEMS)}")
+        raise ValueError(f"problem must be one of {', '.join(PROBLEMS)}, got {problem!r}")
     entry = copy.deepcopy(zoo.load(name)).double()
     card = zoo.card(name)
     subject = PROBLEMS[problem](card.name, count, side, directory)

@@ -19,9 +19,9 @@ class ChangeTracker:
     """Values of parameters after the last step, to detect later changes.
 
     A change of ``p.data`` leaves no trace except in the numbers. Small parameters, and parameters
-    that were changed before, are copied. Of other parameters the bits are summed by parts. These
-    sums are exact and independent of the order of summation; they take half the time of a copy and
-    no memory.
+    that were changed before, are copied. For all other parameters, the bits of each part are
+    summed. These sums are exact and independent of the order of summation; they take half the time
+    of a copy and no memory.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ChangeTracker:
         return changes
 
     def record(self, parameters: Tensors, x: Tensors) -> None:
-        """Record the present values of parameters with local parts x."""
+        """Record the present values x of the local parts of parameters."""
         targets: Tensors = []
         values: Tensors = []
         for p, current in zip(parameters, x, strict=True):

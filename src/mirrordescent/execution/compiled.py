@@ -29,7 +29,7 @@ MIN_PERIOD = 512
 
 
 class KernelForm(NamedTuple):
-    """The kernel that steps a parameter, and the leaves of its map's table; 0 for multipliers."""
+    """The C kernel of a parameter, and the number of leaves of its spline table, if any."""
 
     name: str
     leaves: int
@@ -75,7 +75,7 @@ class KernelSteps:
 
     Args:
         form: Kernel of all parameters.
-        method: A method that stands for the methods of all parameters, which differ in their maps.
+        method: Method of one of the parameters; the others differ from it only in their maps.
         maps: Map of each parameter.
         parameters: Parameters.
         x: Local part of each parameter.
@@ -173,7 +173,7 @@ class KernelSteps:
         torch.autograd.graph.increment_version(self._written)
 
     def _report_changes(self, moved: array[int], tracker: ChangeTracker) -> None:
-        """Tell the tracker which parameters the kernel has found changed."""
+        """Tell the tracker which parameters have changed, according to the kernel."""
         if not any(moved):
             return
         for p, x, changed in zip(self._parameters, self._x, moved, strict=True):
@@ -183,7 +183,7 @@ class KernelSteps:
 
 
 def _comparison(records: Sequence[Tensor | None]) -> dict[str, Any]:
-    """Return the arguments for the comparison with records, and for the kernel's answer."""
+    """Return the kernel's arguments for the comparison of parameters with their records."""
     copies: list[Tensor | None] = []
     sums: list[Tensor | None] = []
     for record in records:

@@ -38,7 +38,7 @@ class PreconditionedSteps:
     """Steps of :class:`Preconditioned` in place on many tensors, each with its own map.
 
     Args:
-        method: A method that stands for the methods of all tensors, which differ in their maps.
+        method: Method of one of the tensors; the others differ from it only in their maps.
         maps: Map of each tensor.
         fused: Whether C kernels are used.
     """
@@ -67,7 +67,7 @@ class PreconditionedSteps:
         if method.normalised:
             d = list(torch._foreach_mul(self.directions(v), self.directions.sizes))
         else:
-            d = [mirror.to_primal(y[None])[0] for mirror, y in zip(self.maps, v, strict=True)]  # type: ignore[index]
+            d = [mirror.to_primal(y[None])[0] for mirror, y in zip(self.maps, v, strict=True)]
         if method.decay:
             torch._foreach_mul_(x, 1 - t * method.decay)
         torch._foreach_add_(x, d, alpha=-t)
@@ -135,7 +135,7 @@ def uses_kernels(method: GradientMethod[Any], mirror: MirrorMap) -> bool:
 class UnitDirections:
     """Directions of many tensors, each with its own map, where similar maps share work.
 
-    The maps are grouped, and their scales read, once.
+    Maps are grouped and their scales are read at construction.
 
     Args:
         maps: Map of each tensor.

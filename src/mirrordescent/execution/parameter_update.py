@@ -82,9 +82,9 @@ class ParameterUpdate:
     def restart(self, x: Tensor, previous: Tensor | None, stored: Fields, name: str) -> None:
         """Restart the fields that depend on the position at x, because the parameter was changed.
 
-        Fields such as a dual get the values of a fresh start at x. Other fields, such as means of
-        gradients, stay. If the previous value is known, entries with the same fresh start at both
-        values stay too: for an elementwise map, the entries that were not changed.
+        Fields such as a dual get their initial values at x. Other fields, such as means of
+        gradients, stay. If the previous value is known, entries whose initial values agree at both
+        positions stay too. For an elementwise map, these are the unchanged entries.
 
         Args:
             x: Present value of the parameter, or of its local part.
@@ -108,14 +108,14 @@ class ParameterUpdate:
             values.copy_(fresh)
 
     def shift(self, x: Tensor, previous: Tensor, stored: Fields) -> None:
-        """Move the stored fields as far as a fresh start moves from the previous value to x."""
+        """Shift the stored fields by the change of their initial values between both positions."""
         before = self._position_fields(previous)
         for field, fresh in self._position_fields(x).items():
             local(stored[field]).add_(fresh - before[field])
 
     @torch.enable_grad()
     def _position_fields(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the fields of a fresh start at x that depend on x."""
+        """Return the initial values of the fields that depend on the position x."""
         sample = self._sample(x.detach()).requires_grad_()
         state = self.method.init(sample)._replace(x=sample)
         fields: dict[str, Tensor] = {}
@@ -141,7 +141,8 @@ class ParameterUpdate:
         values = []
         for field, _ in targets:
             value = getattr(after, field)[0]
-            if value.data_ptr() in old_memory:  # for example, the new x is the old z
+            # For example, the new x may share the memory of the old z.
+            if value.data_ptr() in old_memory:
                 value = value.clone()
             values.append(value)
         for (_, tensor), value in zip(targets, values, strict=True):
@@ -175,7 +176,7 @@ class ParameterUpdate:
         return restored
 
     def _declares(self, name: str) -> bool:
-        """Return whether a declaration of the method's class was written for its ``update``."""
+        """Return whether a declaration of the method's class applies to its own ``update``."""
         return claim_holds(type(self.method), name, "update")
 
     def _stored_copy(self, tensor: Tensor) -> Tensor:
@@ -196,7 +197,7 @@ def _widest_dtype(dtype: torch.dtype, mirror: MirrorMap) -> torch.dtype:
 
 
 def _settings(method: GradientMethod[Any]) -> Any:
-    """Return everything in which methods may differ except their maps, as a hashable value."""
+    """Return all settings of a method except its map, as a hashable value."""
 
     def settings_of(part: Any) -> Any:
         if part is method.mirror:

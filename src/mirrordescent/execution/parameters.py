@@ -55,8 +55,9 @@ def updates_for(
         methods: Method of each parameter. Parameters may share one.
         maps: Map of each parameter, for methods that have none.
         parameters: Local parts of the parameters.
-        foreach: Whether steps are taken on lists of tensors; None where that is possible.
-        fused: Whether C kernels are used; None if they are compiled and ``foreach`` is None.
+        foreach: Whether steps are taken on lists of tensors; None means wherever possible.
+        fused: Whether C kernels are used. None uses them if they are compiled and ``foreach`` is
+            None.
         dual_dtype: Type of the stored state; None for the type of the parameters.
     """
     if fused is None:
@@ -76,7 +77,7 @@ def updates_for(
 
 
 class StepChoice(NamedTuple):
-    """The ways in which a parameter may be stepped, besides the method's ``update``."""
+    """The fast forms of a parameter's step; without one, the method's ``update`` is called."""
 
     kernel: KernelForm | None
     """C kernel, or None."""
@@ -94,7 +95,7 @@ class StepChoice(NamedTuple):
 def _choose_step(
     update: ParameterUpdate, x: Tensor, foreach: bool | None, fused: bool
 ) -> StepChoice:
-    """Return the ways in which a parameter like x is stepped."""
+    """Return the fast forms that exist for the steps of a parameter like x."""
     method = update.method
     d: Tensor | float | None = None
     if not update.converts and diagonal_steps(method) is not None:
@@ -140,7 +141,7 @@ class GroupExecutor:
 
     Args:
         updates: Update of each parameter.
-        choices: Ways in which parameters are stepped, by update.
+        choices: Fast forms of the steps, by update.
         fused: Whether C kernels are used.
     """
 
@@ -165,7 +166,7 @@ class GroupExecutor:
         self._single_steps: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy has other tensors, so it is arranged again.
+        # A copy has new tensors, so it arranges its own batches.
         return GroupExecutor, (self.updates, self.choices, self.fused)
 
     @property
@@ -175,6 +176,14 @@ class GroupExecutor:
             if choice.kernel is not None or uses_kernels(update.method, update.mirror):
                 return True
         return False
+
+    def disable_kernels(self) -> None:
+        """Use torch alone from now on."""
+        self.fused = False
+        self.choices = {
+            update: choice._replace(kernel=None) for update, choice in self.choices.items()
+        }
+        self._arranged = []
 
     def set_momentum(self, momentum: float) -> None:
         """Change the momentum of all methods, if they have one."""

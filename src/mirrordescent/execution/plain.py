@@ -1,4 +1,4 @@
-"""Steps with plain torch, which every method has."""
+"""Steps with plain torch, which work for every method."""
 
 from typing import Any
 

@@ -99,7 +99,7 @@ class PixelRun:
         u = cast("dict[str, Tensor]", state.u)
         pixels = self.pixels
         x, (vertical, horizontal) = kernels.primal_dual(
-            cast(Tensor, state.x),
+            state.x,
             (u["vertical"], u["horizontal"]),
             pixels.y,
             pixels.mask,

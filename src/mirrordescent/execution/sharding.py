@@ -121,7 +121,7 @@ class Gathered(MirrorMap):
 
 
 def true_anywhere(flags: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Return where flags are true on any process that shares one of the tensors."""
+    """Return the flags, combined by a logical or over the processes that share a tensor."""
     from torch.distributed.tensor import DTensor, Partial
 
     number = flags.float()

@@ -32,7 +32,7 @@ def pixels_of(problem: Problem) -> Pixels | None:
 
 @runner(AMD)
 def amd_run(method: AMD, problem: Problem, oracle: Oracle) -> "StencilRun | None":
-    """Return a run for a stencil or no map, with rounded gradients."""
+    """Return a run of AMD with a stencil or no map, on gradients with rounded kinks."""
     pixels = pixels_of(problem)
     if pixels is None or type(oracle) is not Rounded:
         return None
@@ -53,7 +53,7 @@ class StencilRun:
     """Steps of AMD in the geometry of a stencil, or the Euclidean one, in one call of a C kernel.
 
     Args:
-        method: AMD whose map is a stencil or Euclidean, and is its regulariser too.
+        method: AMD with a stencil or the Euclidean map, both as its map and as its regulariser.
         oracle: Oracle of the rounded gradients.
         pixels: Data of the total-variation problem.
     """

@@ -192,7 +192,7 @@ def close_holes(
         mask: Mask of observed pixels.
         bound: Bound on u, (1,) or (batch,).
         deepest: Largest depth of a hole that is closed.
-        isotropic, coupled: Which differences are bounded together.
+        isotropic, coupled: Choice of the differences that share a bound.
     """
     v, h = u
     if not (v.is_contiguous() and h.is_contiguous() and v.dtype == h.dtype == mask.dtype):
@@ -242,7 +242,7 @@ def dual_value(
         mask: Mask of observed pixels, or None.
         box: Lower and upper bound of x.
         numbers: s and the bound of u, (1, 2) or (batch, 2).
-        isotropic, coupled: Which differences are bounded together.
+        isotropic, coupled: Choice of the differences that share a bound.
     """
     (y,) = _images(y)
     batch, channels, height, width = y.shape

@@ -1,4 +1,4 @@
-"""Controls: the same method without a geometry, which tells what of a gain is the map's."""
+"""Controls: the same method without a geometry, to measure how much of a gain is due to the map."""
 
 import copy
 from typing import TypeVar

@@ -36,8 +36,8 @@ class Objective:
             ``"log_value"`` and ``"log_gap"`` are sums of logarithms, of f(x_k) or of f(x_k) −
             lower, in which every step counts relative to its size. ``"log_gap"`` needs a family
             with lower bounds.
-        floor: Smallest gap in ``"log_gap"``, relative to f(x₀) − lower. Smaller gaps count as this
-            gap, because the bounds are not tighter.
+        floor: Smallest gap in ``"log_gap"``, relative to f(x₀) − lower. Smaller gaps are replaced
+            by it, because the lower bounds are not more accurate.
         penalty: Weight s of the inconsistency of a learned pair. Exact maps do not use it.
         penalty_growth: Factor by which s grows every ``penalty_every`` meta-steps.
         penalty_every: Number of meta-steps between increases of s.

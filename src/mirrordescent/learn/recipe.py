@@ -181,8 +181,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ValueError(
-                "a name must consist of letters, digits, spaces and any of . + = - _, and is no "
-                f"path; got {self.name!r}"
+                "a name must consist of letters, digits, spaces and any of . + = - _, "
+                f"and must not be a path; got {self.name!r}"
             )
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) < len(names):

@@ -172,7 +172,7 @@ class _Trainer:
                 self._restore(*saved, self.shared_folder)
                 return
         if self.folder is not None:
-            # The log of a run that ended before its first checkpoint.
+            # Remove the log of a run that ended before its first checkpoint.
             self.folder.log_file.unlink(missing_ok=True)
 
     def _restore(
@@ -359,7 +359,7 @@ def _require_within_bounds(settings: Settings, module: nn.Module) -> None:
 
 
 def _require_mirror_map(method: Method[Any], x0: Tree) -> None:
-    """Raise if the map of a method that maps points is not the inverse of its conjugate."""
+    """Raise if a method maps points by a map that contradicts its inverse or its potential."""
     while isinstance(method, Wrapper):
         method = method.method
     if method.mirror is None:

@@ -234,8 +234,9 @@ def _run_recomputed(
 class _Recomputed(torch.autograd.Function):
     """A function of given and captured tensors that is computed again in the backward pass.
 
-    ``torch.utils.checkpoint`` does not serve here. The function computes gradients itself, whose
-    intermediate results a checkpoint keeps in memory and computes once more for each gradient.
+    ``torch.utils.checkpoint`` is not suitable, because the function itself computes gradients. A
+    checkpoint would keep their intermediate results in memory, and compute them again for each
+    gradient.
     """
 
     @staticmethod

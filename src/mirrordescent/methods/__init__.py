@@ -1,6 +1,8 @@
 """Methods: mirror descent in its variants, and the methods it is compared with."""
 
-from mirrordescent._internal.deprecation import renamed_attributes
+from typing import Any
+
+from mirrordescent._internal.deprecation import renamed_attributes, warn_deprecated
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.adaptive import AdaptivePreconditioned
 from mirrordescent.methods.averaged import Averaged
@@ -31,7 +33,7 @@ from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
-from mirrordescent.methods.switch import Switch, proven
+from mirrordescent.methods.switch import Switch, proven, restarting_switch as restarting_switch
 
 __all__ = [
     "AMD",
@@ -66,4 +68,14 @@ __all__ = [
     "proven",
 ]
 
-__getattr__ = renamed_attributes(__name__, {"HandOver": "Switch", "Relay": "Switch"})
+_renamed = renamed_attributes(__name__, {"HandOver": "Switch", "Relay": "Switch"})
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Relay":
+        return _renamed(name)
+    warn_deprecated(
+        f"{__name__}.Relay was renamed to {__name__}.Switch, with the arguments certified=False "
+        f"and dual_start=False; the old name will be removed"
+    )
+    return restarting_switch

@@ -1,6 +1,6 @@
 """Accelerated mirror descent, deterministic (AMD) and stochastic (ASMD)."""
 
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -110,8 +110,10 @@ class AMD(GradientMethod[AMDState]):
         return mixing.cap / (mixing.r + mixing.cap)
 
     def set_momentum(self, momentum: float) -> None:
-        mixing = cast(Mixing, self.mixing)
-        weight = cast(DualWeight, self.dual_weight)
+        mixing = self.mixing
+        weight = self.dual_weight
+        if not isinstance(mixing, Mixing) or not isinstance(weight, DualWeight):
+            raise TypeError("the momentum can be set only if λ and the dual weight are formulas")
         cap = mixing.r * momentum / (1 - momentum)
         mixing.cap = cap
         weight.cap = cap

@@ -128,18 +128,17 @@ class Method(Part, nn.Module, Generic[S]):
         """
         if not isinstance(oracle, Exact):
             raise TypeError(
-                f"{type(self).__name__} asks for no gradients, "
-                f"and cannot use {type(oracle).__name__}"
+                f"{type(self).__name__} uses no gradients, and cannot use {type(oracle).__name__}"
             )
         return oracle
 
 
 class GradientMethod(Method[S]):
-    """An iteration that uses only gradients: ``update`` takes a step along the one at ``state.x``.
+    """An iteration that uses only gradients: ``update`` takes a step along a given gradient.
 
-    The caller provides the gradient: of a batch of problems to solve them, inside an autograd graph
-    to learn the method, or from ``p.grad`` to train a network. To add a method, write ``init`` and
-    ``update``.
+    The caller provides the gradient at ``state.x``: of a batch of problems to solve them, inside an
+    autograd graph to learn the method, or from ``p.grad`` to train a network. To add a method,
+    write ``init`` and ``update``.
 
     >>> import torch
     >>> from mirrordescent.methods import GD
@@ -188,7 +187,7 @@ class GradientMethod(Method[S]):
 
 
 class Wrapper(Method[S]):
-    """A method around another, which it follows in everything that a subclass does not override.
+    """A method around another, to which it delegates everything that a subclass does not override.
 
     A wrapper that carries data of its own from step to step is a :class:`StatefulWrapper`.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Generator, Tensor
 
-from mirrordescent.methods.base import GradientMethod, StatefulWrapper, Wrapped
+from mirrordescent.methods.base import GradientMethod, Method, StatefulWrapper, Wrapped
 from mirrordescent.methods.equipped import overrides_step
 from mirrordescent.methods.means import Means
 from mirrordescent.oracles import Oracle
@@ -25,8 +25,8 @@ class Certified(StatefulWrapper):
     wᵢ ∝ i², so that early gradients are forgotten. The iterates are those of the method. The means
     cost two images of memory and two passes over them a step, less with a C kernel.
 
-    There is no bound for stochastic gradients, which prove nothing, nor for problems that cannot
-    derive one from the means (:meth:`Problem.bound_from_means`).
+    There is no bound if gradients are stochastic, or if the problem cannot derive one from the
+    means (:meth:`Problem.bound_from_means`).
 
     Args:
         method: Gradient method that does not override ``step``.
@@ -34,7 +34,7 @@ class Certified(StatefulWrapper):
 
     method: GradientMethod[Any]
 
-    def __init__(self, method: GradientMethod[Any]) -> None:
+    def __init__(self, method: Method[Any]) -> None:
         if not isinstance(method, GradientMethod) or overrides_step(method):
             raise TypeError(
                 "Certified needs a GradientMethod that does not override step(); "

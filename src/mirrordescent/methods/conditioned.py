@@ -14,8 +14,8 @@ from mirrordescent.trees import Tree
 class Conditioned(StatefulWrapper):
     """A method whose schedules and maps are functions of features φ of the problem.
 
-    The features describe the problem and the start (:meth:`Problem.features`) by one number of a
-    kind for every sample. So each sample of a batch gets its own step sizes. States carry φ along.
+    The features describe the problem and the start (:meth:`Problem.features`). Each feature is one
+    number per sample. So each sample of a batch gets its own step sizes. States carry φ along.
 
     Args:
         method: Method with conditional parts, such as

@@ -62,7 +62,7 @@ class Equipped(Wrapper[Any], GradientMethod[Any]):
 
 
 def overrides_step(method: GradientMethod[Any]) -> bool:
-    """Tell whether a step is anything but ``update`` along ``gradient``."""
-    if type(method).step is Equipped.step:
-        return overrides_step(cast(Equipped, method).method)
+    """Return whether a step differs from ``update`` along ``gradient``."""
+    if isinstance(method, Equipped) and type(method).step is Equipped.step:
+        return overrides_step(method.method)
     return type(method).step is not GradientMethod.step

@@ -32,7 +32,7 @@ class Means(NamedTuple):
         return float(self.next_weights(1))
 
     def next_weights(self, steps: int) -> Tensor:
-        """Return the weights of the gradients of the next steps, each among those up to itself."""
+        """Return the weight of each of the next gradients in the mean of all gradients up to it."""
         i = torch.arange(self.n + 1, self.n + steps + 1, dtype=torch.float64)
         return 6 * i / ((i + 1) * (2 * i + 1))
 

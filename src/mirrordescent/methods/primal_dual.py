@@ -86,7 +86,7 @@ class PDHGState(NamedTuple):
     """Steps taken, and the primal and dual iterates."""
 
     k: int
-    x: Tree
+    x: Tensor
     u: Tree
 
 
@@ -130,7 +130,7 @@ class PDHG(PrimalDual[PDHGState]):
         self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None
     ) -> PDHGState:
         saddle = self.saddle(problem)
-        x = cast(Tensor, state.x)
+        x = state.x
         tau, sigma = self.step_sizes(saddle)
         x_new = self._descend(saddle, x, saddle.K_adjoint(state.u), tau)
         ascended = tree_map(lambda u, Kx: descend(u, Kx, -sigma), state.u, saddle.K(2 * x_new - x))
@@ -188,7 +188,7 @@ class CondatVu(PDHG):
         slope = saddle.grad_F(x) + pull
         if self.mirror is None:
             return saddle.project(descend(x, slope, tau))
-        return descend(x, cast(Tensor, self.mirror.to_primal(slope)), tau)
+        return descend(x, self.mirror.to_primal(slope), tau)
 
 
 def require_no_constraint(method: Method[Any], problem: Problem | None) -> None:
@@ -211,7 +211,7 @@ class DualFISTAState(NamedTuple):
     """Steps taken, the primal point, the dual iterate, its extrapolation, and θ."""
 
     k: int
-    x: Tree
+    x: Tensor
     u: Tree
     v: Tree
     theta: Tensor
@@ -270,9 +270,9 @@ class LPDState(NamedTuple):
     """Steps taken, the primal iterate and the previous one, the proximal point, and the dual."""
 
     k: int
-    x: Tree
-    x_old: Tree
-    p: Tree
+    x: Tensor
+    x_old: Tensor
+    p: Tensor
     u: Tree
 
 
@@ -316,9 +316,9 @@ class LPD(PrimalDual[LPDState]):
         c, a, sigma, tau = self.scalars()
         sigma = sigma / saddle.K_norm
         tau = tau / saddle.K_norm
-        x = cast(Tensor, state.x)
-        x_old = cast(Tensor, state.x_old)
-        p = cast(Tensor, state.p)
+        x = state.x
+        x_old = state.x_old
+        p = state.p
         ahead = saddle.K(x_old + (1 + a / c) * (p - x_old))
         q = saddle.prox_G_conjugate(tree_map(lambda u, Kx: u + sigma * Kx, state.u, ahead), sigma)
         u = mix(c, q, state.u)

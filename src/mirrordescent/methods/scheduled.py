@@ -1,6 +1,6 @@
 """A primal-dual method with a schedule for each of its numbers, for learning on non-smooth f."""
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -19,9 +19,9 @@ class ScheduledState(NamedTuple):
     """Steps taken, the primal and dual iterates, and the last change of the primal one."""
 
     k: int
-    x: Tree
+    x: Tensor
     u: Tree
-    move: Tree
+    move: Tensor
 
 
 class ScheduledPrimalDual(PrimalDual[ScheduledState]):
@@ -93,7 +93,7 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         generator: Generator | None = None,
     ) -> ScheduledState:
         saddle = self.saddle(problem)
-        x = cast(Tensor, state.x)
+        x = state.x
         count = state.k + 1
         norm = saddle.K_norm
         sigma = 1 / (self.ratio(count) * norm)
@@ -103,14 +103,14 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         tau = self.stretch(count) / curvature
         moved = x
         if self.momentum is not None:
-            moved = descend(x, cast(Tensor, state.move), -self.momentum(count))
+            moved = descend(x, state.move, -self.momentum(count))
         slope = saddle.K_adjoint(state.u)
         if self.implicit:
             x_new = saddle.prox_F(descend(moved, slope, tau), tau)
         else:
             slope = slope + saddle.grad_F(x)
             if self.mirror is not None:
-                slope = cast(Tensor, self.mirror.to_primal(slope))
+                slope = self.mirror.to_primal(slope)
             x_new = saddle.project(descend(moved, slope, tau))
         move = x_new - x
         Kx = saddle.K(descend(x_new, move, -self.ahead(count)))

@@ -1,6 +1,6 @@
 """A switch from one method to another after a number of steps."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -38,7 +38,7 @@ class Switch(StatefulWrapper):
     """One method for the first ``after`` steps, then another.
 
     The second method begins at the answer of the first, and its schedules go on at the count that
-    the first has reached. A primal-dual method begins with the dual variable that goes with this
+    the first has reached. A primal-dual method begins with the dual variable that belongs to this
     point, u = prox_{aG*}(aKx), where a is the curvature that the oracle of the first method has
     reached, or σ. Oracles that are given to a solve are for the first method. The second uses its
     own oracle or exact gradients.
@@ -54,8 +54,8 @@ class Switch(StatefulWrapper):
         certified: Whether the first method is :class:`Certified` too, at the price of a mean of
             gradients. By default if ``then`` is a primal-dual method, which proves bounds, and the
             gradients of ``first`` can be used.
-        dual_start: Whether a primal-dual ``then`` begins with a dual variable that goes with x, or
-            with u = 0.
+        dual_start: Whether a primal-dual ``then`` begins with the dual variable that belongs to x,
+            instead of u = 0.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising, gap, solve, zoo
@@ -83,7 +83,7 @@ class Switch(StatefulWrapper):
         then = then or PDHG(PDHG_RATIO)
         if certified is None:
             certified = isinstance(then, PrimalDual) and _can_be_certified(first)
-        super().__init__(Certified(cast(GradientMethod[Any], first)) if certified else first)
+        super().__init__(Certified(first) if certified else first)
         self.after = int(after)
         self.then = then
         self.certified = certified
@@ -92,7 +92,9 @@ class Switch(StatefulWrapper):
     @property
     def first(self) -> Method[Any]:
         """The method of the first steps."""
-        return cast(Certified, self.method).method if self.certified else self.method
+        if self.certified and isinstance(self.method, Certified):
+            return self.method.method
+        return self.method
 
     def config(self) -> Config:
         return {
@@ -144,6 +146,11 @@ class Switch(StatefulWrapper):
         return then.dual_step(problem)
 
 
+def restarting_switch(first: Method[Any], after: int, then: Method[Any]) -> Switch:
+    """Return a switch to a method that starts afresh: the old ``Relay``."""
+    return Switch(first, after, then, certified=False, dual_start=False)
+
+
 def _can_be_certified(method: Method[Any]) -> bool:
     return isinstance(method, GradientMethod) and not overrides_step(method)
 
@@ -176,7 +183,7 @@ def proven(
     0.3·(λ/λ₀)^−½.
 
     Args:
-        method: Gradient method; also one that is conditioned, or switches by itself already.
+        method: Gradient method. It may be :class:`Conditioned`, or a :class:`Switch` already.
         after: Number of steps before the switch.
         then: Primal-dual method. By default Condat and Vũ's in the geometry of a stencil.
 

@@ -7,7 +7,16 @@ from torch import Tensor, nn
 
 from mirrordescent.domains import Domain, WholeSpace
 from mirrordescent.parts import Part, claim_holds
-from mirrordescent.trees import Tree, descend, dot, per_sample, spread, sum_per_sample, tree_map
+from mirrordescent.trees import (
+    SameTree,
+    Tree,
+    descend,
+    dot,
+    per_sample,
+    spread,
+    sum_per_sample,
+    tree_map,
+)
 
 
 class StrongConvexity(NamedTuple):
@@ -138,13 +147,17 @@ class MirrorMap(Part, nn.Module):
             return self._potential(x)
         return _total(self._each("potential", (x,)))
 
-    def to_dual(self, x: Tree) -> Tree:
+    def to_dual(self, x: SameTree) -> SameTree:
         """∇ψ(x)."""
-        return self._to_dual(x) if isinstance(x, Tensor) else self._each("to_dual", (x,))
+        if isinstance(x, Tensor):
+            return self._to_dual(x)  # type: ignore[return-value]
+        return self._each("to_dual", (x,))  # type: ignore[return-value]
 
-    def to_primal(self, y: Tree) -> Tree:
+    def to_primal(self, y: SameTree) -> SameTree:
         """∇ψ*(y) = (∇ψ)⁻¹(y), or a learned surrogate of it."""
-        return self._to_primal(y) if isinstance(y, Tensor) else self._each("to_primal", (y,))
+        if isinstance(y, Tensor):
+            return self._to_primal(y)  # type: ignore[return-value]
+        return self._each("to_primal", (y,))  # type: ignore[return-value]
 
     def conjugate(self, y: Tree) -> Tensor:
         """ψ*(y) = ⟨y, ∇ψ*(y)⟩ − ψ(∇ψ*(y)) per sample, for an exact map: (batch,)."""

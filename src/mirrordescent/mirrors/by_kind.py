@@ -153,7 +153,9 @@ class ByKind(MirrorMap):
             named += width
         for kind in named:
             if kind not in KINDS:
-                raise ValueError(f"{kind!r} is no kind of layer; there are {', '.join(KINDS)}")
+                raise ValueError(
+                    f"{kind!r} is not a kind of layer; the kinds are {', '.join(KINDS)}"
+                )
         require_positive(**{f"the scale of {kind}": scale for kind, scale in given.items()})
         self.width = dict(width) if isinstance(width, Mapping) else float(width)
         self.depth = float(depth)

@@ -61,8 +61,8 @@ class Saturating(MirrorMap):
     """∇ψ*(y) = σ(y) = floor·y + Σ_k w_k min(|y|/τ_k, 1) sign y, a learned saturating function.
 
     The thresholds are τ_k = ratio^−k for k = 0, …, K, and w > 0. σ is odd, increasing and piecewise
-    linear: a learned mixture of the identity (τ₀ = 1), clipped gradients, and almost the sign. With
-    w = e₀ it is the identity on [−1, 1]. The inverse is exact, and
+    linear: a learned mixture of clipped identities, from the identity on [−1, 1] (τ₀ = 1) to nearly
+    the sign. With w = e₀ it is the identity on [−1, 1]. The inverse is exact, and
 
     .. code-block:: none
 

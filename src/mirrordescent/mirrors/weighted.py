@@ -147,7 +147,7 @@ class WeightedSimplexEntropy(MirrorMap):
         return x / x.sum(-1, keepdim=True).detach()  # corrects the rounding error of the sum
 
     def _multiplier(self, y: Tensor, w: Tensor) -> Tensor:
-        """Return ν, starting at max(y − w), where one term is 1 and the sum at least 1."""
+        """Return ν. Newton's method starts at max(y − w), where the sum is at least 1."""
         nu = (y - w).amax(-1, keepdim=True)
         for _ in range(self.NEWTON):
             terms = ((y - nu) / w - 1).exp()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mirrordescent import kernels
+from mirrordescent._internal.deprecation import warn_deprecated
 from mirrordescent.execution.changes import ChangeTracker
 from mirrordescent.execution.parameters import GradientBatch, GroupExecutor, updates_for
 from mirrordescent.execution.sharding import (
@@ -84,8 +85,8 @@ class MirrorOptimizer(Optimizer):
     momentum starts afresh. To detect changes, the bits of every parameter with a stored dual are
     summed before and after a step: by kernels on the way, otherwise in two passes over memory.
     Small parameters, and parameters that were changed before, are copied instead; with an
-    elementwise map only their changed entries restart. If nobody changes the parameters,
-    ``optimizer.track_changes = False`` saves this work.
+    elementwise map only their changed entries restart. If only the optimiser changes the
+    parameters, ``optimizer.track_changes = False`` saves this work.
 
     A group may have its own ``lr``, ``mirror``, ``t``, ``weight_decay``, ``maximize`` and
     ``foreach``. While its lr is 0 it does not move, and its steps are not counted.
@@ -98,12 +99,12 @@ class MirrorOptimizer(Optimizer):
             batch of one; a layer-wise map with a map for each parameter; the name or file of an
             entry of the zoo; None for the Euclidean map.
         method: Class or function that returns a :class:`~mirrordescent.methods.GradientMethod` for
-            a map and step sizes t, such as ``methods.SMD``. If the entry of the zoo is a method of
-            the same class, or of a class that extends it, the entry replaces it with all its
+            a map and step sizes t, such as ``methods.SMD``. If ``mirror`` names a learned method of
+            the same class, or of a class that extends it, that method is used instead, with all its
             settings. Without ``method``, the entry may be any method.
         t: s of t_k = lr·s(k), a schedule or a function of k ≥ 1. By default 1, or the schedule of
             the zoo's entry.
-        weight_decay: c of a penalty ½c‖x‖² that is added to f, so c·x to the gradient, for every
+        weight_decay: Weight c of a penalty ½c‖x‖² on f, which adds c·x to the gradient, for every
             map; 0 by default. :class:`Decoupled` (c) shrinks the parameters instead, as AdamW does.
         maximize: Whether to ascend instead of descend.
         foreach: Whether to step in place on all tensors at once. By default where possible: for
@@ -178,20 +179,12 @@ class MirrorOptimizer(Optimizer):
     @property
     def watches(self) -> bool:
         """Old name of ``track_changes``."""
-        warnings.warn(
-            "watches was renamed to track_changes; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
         return self.track_changes
 
     @watches.setter
     def watches(self, value: bool) -> None:
-        warnings.warn(
-            "watches was renamed to track_changes; the old name will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
         self.track_changes = value
 
     @cached_property
@@ -229,7 +222,7 @@ class MirrorOptimizer(Optimizer):
     def _construct_executor(self, number: int, group: Group) -> tuple[GroupExecutor, LearningRate]:
         """Check a group, choose the method and the execution of every parameter.
 
-        Afterwards the group has plain data only, for checkpoints.
+        Afterwards the group contains only plain data, which checkpoints can store.
 
         Args:
             number: Number of the group.
@@ -274,7 +267,7 @@ class MirrorOptimizer(Optimizer):
     def _describe_group(
         self, group: Group, method: GradientMethod[Any], geometry: Geometry
     ) -> None:
-        """Write into a group what checkpoints must agree with."""
+        """Store the settings that a checkpoint must share with this optimiser."""
         named = method if type(self) is MirrorOptimizer else self
         group["method"] = type(named).__name__
         group["mirror"] = map_name(geometry.mirror)
@@ -550,6 +543,10 @@ class MirrorOptimizer(Optimizer):
         for group in self.param_groups:
             for option, default in defaults.items():
                 group.setdefault(option, default)
+        if "_executors" in state and self.fused is None and not kernels.available():
+            # A copy on another machine, which lacks the kernels that were chosen by default.
+            for executor in self._executors:
+                executor.disable_kernels()
 
 
 def _check_saved_group(saved: Group, group: Group) -> None:

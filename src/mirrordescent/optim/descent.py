@@ -83,8 +83,8 @@ def _md_or_smd(
 def determines_dual(mirror: MirrorMap) -> bool:
     """Return whether x = ∇ψ*(y) always determines y = ∇ψ(x), entry by entry.
 
-    It does not after a projection, nor in a bounded interval, where x is rounded to an end and
-    would stay there.
+    After a projection it does not. In a bounded interval it does not either, because x may be
+    rounded to an end of the interval, and would stay there.
     """
     domain = mirror.primal_domain
     unbounded = isinstance(domain, WholeSpace)

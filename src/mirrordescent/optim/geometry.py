@@ -130,7 +130,7 @@ def require_usable(method: object, source: str) -> GradientMethod[Any]:
     """Return a method if it can be run with the gradients in ``p.grad``, or raise."""
     if not isinstance(method, GradientMethod):
         raise TypeError(
-            f"an optimiser needs a GradientMethod; {source} ({type(method).__name__}) is none"
+            f"an optimiser needs a GradientMethod; got {type(method).__name__} from {source}"
         )
     if method.oracle is not None:
         raise ValueError(
@@ -191,8 +191,8 @@ class NamedTensor(NamedTuple):
 
         Args:
             make: Class or function that returns a method.
-            geometry: Geometry of the group. A learned method of it replaces the made one if one
-                of their classes extends the other.
+            geometry: Geometry of the group. If it comes from a learned method, that method is used,
+                unless ``make`` returns one of an unrelated class.
             mirror: Map of this parameter.
             t: Step sizes.
         """

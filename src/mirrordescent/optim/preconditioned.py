@@ -125,7 +125,7 @@ class Preconditioned(MirrorOptimizer):
         settings = {name: value for name, value in settings.items() if value is not None}
         if learned is not None and settings:
             raise ValueError(
-                f"{mirror!r} has a learned {' and '.join(settings)} of its own: leave that out"
+                f"{mirror!r} has a learned {' and '.join(settings)} of its own: omit it here"
             )
         make: Any = partial(methods.Preconditioned, normalised=True)
         if second_momentum is not None:
@@ -141,7 +141,7 @@ class Preconditioned(MirrorOptimizer):
         )
 
     def _learned_method(self, mirror: MirrorLike) -> methods.Preconditioned | None:
-        """Return the method that an entry of the zoo is, if it is preconditioned."""
+        """Return the entry of the zoo with this name, if it is a preconditioned method."""
         if not isinstance(mirror, str | Path):
             return None
         entry = load_entry(mirror, self._entries)

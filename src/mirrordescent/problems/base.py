@@ -244,7 +244,7 @@ class Problem(Part, nn.Module):
         problem changes, or give them as separate features with a fixed exponent.
 
         Args:
-            x0: Start, which features may describe too.
+            x0: Starting point, on which features may depend.
         """
         return {}
 

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.rounding import sum_error, unit
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.parts import Config, replace_children
 from mirrordescent.problems.base import Problem
@@ -77,7 +78,7 @@ class Composite(Problem, SaddlePoint):
         if smooth.smoothness() in (None, math.inf):
             raise ValueError(
                 f"smooth must know a finite smoothness(), which {type(smooth).__name__} does not: "
-                "functions with kinks belong into terms"
+                "pass functions with kinks as terms"
             )
         self.smooth = smooth
         self.parts = nn.ModuleList(added)
@@ -326,12 +327,39 @@ class Composite(Problem, SaddlePoint):
         if isinstance(self.smooth, Fit):
             zeros = [tree_map(torch.zeros_like, term.K(x)) for term in self._terms]
             v = self.smooth.misfit_gradient(self.smooth.observe(x))
-            return self._bound(x, Dual(cast("list[Blocks]", zeros), v))
+            return self._bound(x, Dual(zeros, v))
         return super().bound_at(x, convexity) if math.isfinite(self.smoothness()) else None
 
+    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the errors of f₀ and of all terms.
+
+        A term is a sum over Kx, whose gradient is at most its curvature times ‖x‖.
+        """
+        smooth_value = self.smooth.value(x)
+        smooth_gradient = cast(Tensor, self.smooth.grad(x))
+        errors = self.smooth.evaluation_error(x, smooth_value, smooth_gradient)
+        value_error, gradient_error = errors
+        size = norm(x)
+        for term in self._terms:
+            count = x[0].numel() + sum(block[0].numel() for block in term.K(x).values())
+            value_error = value_error + sum_error(2 * term.value(x), count)
+            gradient_error = gradient_error + sum_error(2 * term.curvature * size, count)
+        rounding = unit(len(self.parts), value.dtype)
+        return (
+            value_error + rounding * value.abs(),
+            gradient_error + rounding * (norm(gradient) + norm(smooth_gradient)),
+        )
+
     def _bound(self, x: Tensor, dual: Dual) -> Tensor:
-        level = self.value(self.start(len(x)))
-        return dual_bound(self.smooth, self._terms, self.domain, x, dual, level)
+        """Return the bound of a dual point; finite bounds are at least 0 for a :class:`Fit`.
+
+        Minimisers are not above the start nor above x.
+        """
+        level = torch.minimum(self.value(self.start(len(x))), self.value(self.project(x)))
+        bound = dual_bound(self.smooth, self._terms, self.domain, x, dual, level)
+        if not isinstance(self.smooth, Fit):
+            return bound
+        return torch.where(bound.isfinite(), bound.clamp(min=0), bound)
 
     def _unscaled(self, u: Blocks) -> Dual:
         """Return the dual points κⱼuⱼ of the terms and κv of the data."""

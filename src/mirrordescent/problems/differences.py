@@ -146,7 +146,7 @@ def _root(squares: Tensor) -> Tensor:
 
 
 def broadcast(number: float | Tensor, like: Tensor) -> float | Tensor:
-    """Return a number unchanged, and reshape one number per sample to broadcast to ``like``."""
+    """Return a number unchanged; reshape a tensor (batch,) so that it broadcasts to ``like``."""
     return per_sample(number, like) if isinstance(number, Tensor) and number.ndim else number
 
 

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from mirrordescent._internal.checks import require_data, require_positive
 from mirrordescent._internal.deprecation import rename_hooks
+from mirrordescent._internal.rounding import sum_error, unit
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
 from mirrordescent.problems.transforms import as_channels
-from mirrordescent.trees import fits, per_sample, sum_per_sample
+from mirrordescent.trees import fits, norm, per_sample, sum_per_sample
 
 _RENAMED_HOOKS = {
     "slope": "misfit_gradient",
@@ -38,7 +39,7 @@ class Fit(Problem):
     Args:
         y: Observed data, (batch, …). Complex numbers become two channels, as in
             :class:`~mirrordescent.problems.Fourier`.
-        operator: Operator A: any object with ``A`` and ``A_adjoint``, such as a physics of
+        operator: Operator A: any object with ``A`` and ``A_adjoint``, such as a physics object of
             deepinv; None means the identity.
         mask: 1 or True where an entry of y was observed; must broadcast to y.
     """
@@ -113,6 +114,26 @@ class Fit(Problem):
     def lift_to_nonnegative(self, v: Tensor, w: Tensor) -> Tensor:
         """Return a v' near v such that w + AᵀZ(v' − v) ≥ 0; NaN where there is none."""
         raise NotImplementedError
+
+    def largest_observation(self, level: Tensor) -> Tensor:
+        """A bound on ‖ZAx‖ over all x with d(ZAx) ≤ level, per sample: (batch,)."""
+        return torch.full_like(level, torch.inf)
+
+    def weighted_sum_bound(self, like: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a ≥ 0 and t such that ⟨a, x⟩ ≤ t for all x ≥ 0 with d(ZAx) ≤ level.
+
+        By default a = (AᵀZ)(ZA1) and t = ‖ZA1‖ · ``largest_observation``.
+
+        Args:
+            like: Points, for their shape.
+            level: Largest misfit, (batch,).
+        """
+        ones = self.observe(torch.ones_like(like))
+        image = self.observe_adjoint(ones)
+        size = norm(ones)
+        slack = sum_error(2 * self.operator_norm * size, max(ones[0].numel(), like[0].numel()))
+        a = torch.where(image == 0, 0.0, image - per_sample(slack, image))
+        return a.clamp(min=0), size * self.largest_observation(level)
 
     # The operator and the mask.
 
@@ -201,6 +222,27 @@ class SquaredError(Fit):
         # A copy, because an operator may return its argument or its own memory.
         return self.operator.A_adjoint(residual).clone()
 
+    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound the errors of (c/2)‖r‖² and cAᵀr, r = Z(Ax − y).
+
+        Without an operator, r is rounded once. An operator adds an error of a sum over x.
+        """
+        residual = norm(self.misfit_gradient(self.observe(x)))
+        count = max(x[0].numel(), self.y[0].numel())
+        error = unit(0, value.dtype) * residual
+        if self.operator is not None:
+            error = error + sum_error(2 * self.curvature * self.operator_norm * norm(x), count)
+        value_error = (residual * error + error.square() / 2) / self.curvature
+        transported = error if self.operator is None else error + sum_error(residual, count)
+        return (
+            2 * value_error + sum_error(value, count),
+            2 * self.operator_norm * transported + unit(0, value.dtype) * norm(gradient),
+        )
+
+    def largest_observation(self, level: Tensor) -> Tensor:
+        """‖Zy‖ + √(2·level/c)."""
+        return 1.01 * (norm(self.apply_mask(self.y)) + (2 * level / self.curvature).sqrt())
+
     def _residual(self, z: Tensor) -> Tensor:
         residual = z - self.y
         return residual if self.mask is None else residual.mul_(self.mask)
@@ -214,6 +256,9 @@ class SquaredError(Fit):
         direction = self.observe_adjoint(self.y)
         if self.operator is None:
             return direction.clone()
+        # A power of two keeps squares from overflowing, and changes no digit.
+        exponent = direction.detach().flatten(1).abs().amax(1).frexp().exponent
+        direction = torch.ldexp(direction, per_sample(-exponent, direction))
         image = self.observe(direction)
         tiny = torch.finfo(image.dtype).tiny
         factor = sum_per_sample(image * self.y) / sum_per_sample(image.square()).clamp(min=tiny)
@@ -299,8 +344,34 @@ class Counts(Fit):
         """KL(y, z + b)."""
         mean = z + self.background
         # The logarithm has no derivative at 0.
-        ratio = self.y.clamp(min=torch.finfo(z.dtype).eps) / mean
+        ratio = torch.where(self.y > 0, self.y, 1.0) / mean
         return sum_per_sample(torch.xlogy(self.y, ratio) - self.y + mean)
+
+    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound the errors of Σ y log(y/z) − y + z and Aᵀ(1 − y/z), z = Ax + b.
+
+        The error s of Ax changes the misfit by at most ‖1 − y/z‖s and half its curvature times s².
+        """
+        mean = self.observe(x) + self.background
+        slope = norm(1 - self.y / mean)
+        count = max(x[0].numel(), self.y[0].numel())
+        s = sum_error(2 * self.operator_norm * norm(x) + norm(mean), count)
+        logs = torch.xlogy(self.y, torch.where(self.y > 0, self.y, 1.0) / mean)
+        size = sum_per_sample(logs.abs() + 2 * self.y + mean)
+        value_error = slope * s + self.curvature * s.square() / 2 + sum_error(size, count)
+        error = self.curvature * s + unit(0, s.dtype) * norm(1 + self.y / mean)
+        return 2 * value_error, 2 * self.operator_norm * (error + sum_error(slope, count))
+
+    def largest_observation(self, level: Tensor) -> Tensor:
+        """(√Σy + √level)², because KL(y, z) ≥ (√Σy − √Σz)², and ‖Ax‖ ≤ Σz for A ≥ 0."""
+        total = sum_per_sample(self.y).to(level)
+        return 1.01 * (total.sqrt() + level.sqrt()).square()
+
+    def weighted_sum_bound(self, like: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+        """⟨Aᵀ1, x⟩ = Σ(Ax) ≤ (√Σy + √level)²."""
+        a = self.observe_adjoint(torch.ones_like(self.y).to(like))
+        slack = unit(self.y[0].numel(), a.dtype)
+        return a * (1 - slack), self.largest_observation(level)
 
     def misfit_gradient(self, z: Tensor) -> Tensor:
         """1 − y/(z + b)."""
@@ -353,7 +424,7 @@ def _smallest_step(w: Tensor, up: Tensor, size: Tensor) -> Tensor:
 
     The rounding error of sums of magnitude ``size`` is taken into account.
     """
-    deficit = (64 * torch.finfo(w.dtype).eps * size - w).clamp(min=0)
+    deficit = (sum_error(size, w[0].numel()) - w).clamp(min=0)
     step = torch.where(deficit > 0, deficit / up.clamp(min=0), 0.0).flatten(1).amax(1)
     return torch.where(step.isfinite(), step, torch.nan)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.rounding import sum_error
 from mirrordescent.problems.quadratics import matvec
 
 ITERATIONS = 200
@@ -108,7 +109,11 @@ def _newton_step(
 
 
 def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
-    """Scale down the heavier class, so that Σ αᵢyᵢ = 0, and evaluate the dual, rounded down."""
+    """Scale down the heavier class, so that Σ αᵢyᵢ = 0, and evaluate the dual, rounded down.
+
+    For 0 ≤ α ≤ c, the hinge is at least αᵢ(1 − mᵢ)/c, and min over w and b of the sum is
+    Σα − ½‖Σ αᵢyᵢφᵢ‖² if Σ αᵢyᵢ = 0.
+    """
     alpha = alpha.clamp(0, c)
     labels = S[..., -1]
     plus = (alpha * (labels > 0)).sum(1, keepdim=True)
@@ -125,6 +130,7 @@ def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
     # |b| ≤ 1 + ‖w‖ max‖φ‖ with ½‖w‖² ≤ f(0) = C. The rounding error of a sum of n summands is at
     # most n units in the last place of the sum of their magnitudes.
     bias = 1 + (2 * c * count) ** 0.5 * torch.linalg.vector_norm(rows, dim=-1).amax(1)
-    units = 4 * (count + S.shape[2]) * torch.finfo(S.dtype).eps
-    rounding = units * (alpha.sum(1) * (1 + bias) + sizes.square().sum(1))
-    return alpha.sum(1) - 0.5 * w.square().sum(1) - rounding
+    size = alpha.sum(1) * (1 + bias) + sizes.square().sum(1)
+    value = alpha.sum(1) - 0.5 * w.square().sum(1)
+    # f ≥ 0, which α = 0 proves.
+    return (value - 4 * sum_error(size, count + S.shape[2])).clamp(min=0)

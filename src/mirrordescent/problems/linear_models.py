@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
-from mirrordescent._internal.rounding import rounded_down
+from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.parts import Config
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.interior_point import interior_point
 from mirrordescent.problems.quadratics import matvec, spectral_norm
+from mirrordescent.trees import norm
 
 
 class _LinearModel(Problem):
@@ -66,6 +67,21 @@ class _LinearModel(Problem):
     def strong_convexity(self) -> float:
         return float(self.ridge.min())
 
+    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound the errors of f and ∇f by sums of magnitudes.
+
+        The error of a margin is at most s = γ⟨|φᵢ|, |x|⟩. ℓ and ℓ' have slopes of at most 1.
+        """
+        rows, columns = self.signed.shape[-2:]
+        sizes = self.signed.abs()
+        s = sum_error(matvec(sizes, x.abs()), columns)
+        weight = self.C / rows
+        slope = 2 * s + unit(0, value.dtype)
+        lost = weight * s.sum(-1) * (1 + unit(rows))
+        pull = weight * (matvec(sizes.mT, slope) + sum_error(matvec(sizes.mT, 1 + s), rows))
+        ridge = unit(0, value.dtype) * (self.ridge * x).abs()
+        return lost + sum_error(2 * value, rows + columns), norm(pull + ridge) * (1 + unit(columns))
+
     @property
     def terms(self) -> int:
         return self.signed.shape[-2]
@@ -117,7 +133,8 @@ class LogisticRegression(_LinearModel):
         return cls(signed, torch.ones_like(signed[..., 0]), ridge)
 
     def _loss(self, margin: Tensor) -> Tensor:
-        return F.softplus(-margin)
+        # Beyond the threshold log(1 + exp(−m)) is −m: by default beyond 20, with an error of 2e-9.
+        return F.softplus(-margin, threshold=40.0)
 
     def _slope(self, margin: Tensor) -> Tensor:
         return -(-margin).sigmoid()

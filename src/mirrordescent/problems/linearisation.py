@@ -51,9 +51,9 @@ def least_model_value(
         bound = _strongly_convex(domain, x, gradient, error, divisor, count)
         bounds.append(torch.where(mu > 0, bound, -torch.inf))
     if domain.bounded:
-        size = _magnitude(domain, gradient) + _abs_dot(gradient, x)
+        size = magnitude(domain, gradient) + abs_dot(gradient, x)
         least = domain.least(gradient) - dot(gradient, x)
-        bounds.append(least - error * _reach(domain, x) - sum_error(size, 2 * count))
+        bounds.append(least - error * reach(domain, x) - sum_error(size, 2 * count))
     return torch.stack(bounds).nan_to_num(nan=-torch.inf, neginf=-torch.inf).amax(0)
 
 
@@ -62,20 +62,21 @@ def _strongly_convex(
 ) -> Tensor:
     """Return the bound for μ > 0; numbers where μ = ∞ have no meaning."""
     if isinstance(domain, WholeSpace):
-        largest = norm(gradient) * (1 + unit(count, error.dtype)) + error
-        return -largest.square() / (2 * mu) * (1 + unit(0, error.dtype))
+        cross = 2 * norm(gradient).detach() * error + error.square()
+        square = dot(gradient, gradient) + cross
+        return -square / (2 * mu) * (1 + unit(count, error.dtype))
     target = domain.project(tree_map(lambda a, b: a - b / spread(mu, b), x, gradient))
     step = tree_map(torch.sub, target, x)
     residual = tree_map(lambda g, d: g + spread(mu, d) * d, gradient, step)
-    size = _abs_dot(gradient, step) + mu / 2 * dot(step, step)
+    size = abs_dot(gradient, step) + mu / 2 * dot(step, step)
     at_target = dot(gradient, step) + mu / 2 * dot(step, step)
     slack, slack_size = _optimality(domain, residual, target, mu)
     # The rounding errors of d̃ and r act like an error of the gradient.
     inexact = unit(0, error.dtype) * (norm(gradient) + mu * norm(step))
-    error = error + inexact
+    error = error + inexact.detach()
     decrease = slack.clamp(max=0) - sum_error(size + slack_size, 2 * count)
     distance = 2 * norm(step) + (-2 * decrease / mu).sqrt()
-    loss = error * distance + error.square() / (2 * mu)
+    loss = error * distance.detach() + error.square() / (2 * mu)
     return at_target + decrease - loss * (1 + unit(count, error.dtype))
 
 
@@ -90,7 +91,7 @@ def _optimality(domain: Domain, r: Tree, target: Tree, mu: Tensor) -> tuple[Tens
         cost = add_over_leaves(entries, r, target)
         return -cost, cost
     if domain.bounded:
-        return domain.least(r) - dot(r, target), _magnitude(domain, r) + _abs_dot(r, target)
+        return domain.least(r) - dot(r, target), magnitude(domain, r) + abs_dot(r, target)
     # Of other sets only the projection is known: the distance of t from x − g/μ projected exactly
     # is a few roundings of the numbers that enter it.
     count = sum(leaf[0].numel() for leaf in leaves(r))
@@ -98,7 +99,7 @@ def _optimality(domain: Domain, r: Tree, target: Tree, mu: Tensor) -> tuple[Tens
     return -norm(r) * shift, torch.zeros_like(mu)
 
 
-def _reach(domain: Domain, x: Tree) -> Tensor:
+def reach(domain: Domain, x: Tree) -> Tensor:
     """Return a bound on ‖x' − x‖ over a bounded set: (batch,)."""
     if isinstance(domain, Box):
         ends = max(abs(domain.lower), abs(domain.upper))
@@ -113,7 +114,7 @@ def _reach(domain: Domain, x: Tree) -> Tensor:
     return (norm(x) + ends * math.sqrt(count)) * (1 + unit(count, norm(x).dtype))
 
 
-def _magnitude(domain: Domain, g: Tree) -> Tensor:
+def magnitude(domain: Domain, g: Tree) -> Tensor:
     """Return a bound on Σ|gᵢ||xᵢ| over a bounded set, where its minimum is a sum: (batch,)."""
     if isinstance(domain, Box):
         ends = max(abs(domain.lower), abs(domain.upper))
@@ -123,6 +124,6 @@ def _magnitude(domain: Domain, g: Tree) -> Tensor:
     return domain.least(g).abs()
 
 
-def _abs_dot(first: Tree, second: Tree) -> Tensor:
+def abs_dot(first: Tree, second: Tree) -> Tensor:
     """Σ|aᵢbᵢ|: (batch,)."""
     return add_over_leaves(lambda a, b: sum_per_sample((a * b).abs()), first, second)

@@ -180,7 +180,7 @@ class Term(Part, nn.Module):
     def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
         """Return a u with Kᵀu = w; or with w − Kᵀu ≥ 0, if ``one_sided``.
 
-        If w is not in the range of Kᵀ, solve the equation for the part of w that is.
+        If w is not in the range of Kᵀ, the equation is solved for its projection onto the range.
         """
         raise NotImplementedError
 
@@ -190,6 +190,14 @@ class Term(Part, nn.Module):
         Args:
             w: Residual of ``solve_adjoint``, such as rounding errors.
             level: Value of f at some point, which minimisers do not exceed, (batch,).
+        """
+        raise NotImplementedError
+
+    def deviation_bound(self, like: Tensor, level: Tensor) -> Tensor:
+        """An upper bound on ‖x − c‖ for some c constant in every channel: (batch,).
+
+        x are the points where the term is at most ``level``. Needed if ``constants_in_range`` is
+        False: then the data bound c, and this bounds the rest.
         """
         raise NotImplementedError
 

@@ -8,11 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_not_negative, require_positive
-from mirrordescent._internal.rounding import rounded_down
+from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.parts import Config, Part
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import DATA, Composite
-from mirrordescent.problems.differences import Differences, add_adjoint, differences, times
+from mirrordescent.problems.differences import (
+    DIRECTIONS,
+    Differences,
+    add_adjoint,
+    differences,
+    times,
+)
 from mirrordescent.problems.fits import Counts
 from mirrordescent.problems.operators import Multiple
 from mirrordescent.problems.variation import Roughness
@@ -191,20 +197,29 @@ class PoissonTomography(Composite):
         return self._bound_of(self.y / self.expected(x), v)
 
     def _bound_of(self, w: Tensor, v: Differences) -> Tensor:
-        """Return the bound in double precision, minus its rounding error, and rounded down."""
+        """Return the bound in double precision, minus its rounding error, and rounded down.
+
+        y log(y/z) − y + z ≥ y log w + z(1 − w) for all z > 0 and w ≥ 0, and
+        (ρ/2)‖Dx‖² ≥ ⟨v, Dx⟩ − ‖v‖²/(2ρ). With z = Ax + b, the coefficient Aᵀ(1 − w) + Dᵀv of x ≥ 0
+        must be ≥ 0. It is, with a margin for the rounding errors of Aᵀw, Aᵀ1 and Dᵀv.
+        """
         y = self.y.double()
         w = w.double()
         v = {name: each.double() for name, each in v.items()}
         tiny = torch.finfo(w.dtype).tiny
-        units = w[0].numel() * torch.finfo(w.dtype).eps
+        count = w[0].numel() + sum(each[0].numel() for each in v.values())
+        units = unit(count)
         # The constraint must hold for the A of the problem, whose entries have been rounded to its
         # own precision.
         entry_error = torch.finfo(self.y.dtype).eps + units
         left = (1 + entry_error) * self.back_project(w)
         right = (1 - entry_error) * self.back_project(torch.ones_like(w[:1]))
         if v:
-            left = add_adjoint(left, times(-1, v))
-        feasible = (1 - units) / (left / right).flatten(1).amax(1).clamp(min=tiny)
+            magnitudes = {name: each.abs() for name, each in v.items()}
+            left = add_adjoint(left, times(-1, v)) + units * _add_sizes(
+                torch.zeros_like(left), magnitudes
+            )
+        feasible = (1 - 2 * units) / (left / right).flatten(1).amax(1).clamp(min=tiny)
         # The bound of a multiple α is Y log α − αB − α²V/2 plus a constant. It is largest at
         # Y = αB + α²V.
         Y = sum_per_sample(y)
@@ -216,8 +231,18 @@ class PoissonTomography(Composite):
         logs = torch.xlogy(y, scaled)
         linear = self.background * (1 - scaled)
         roughness = alpha.square() * V / 2
-        rounding = units * (sum_per_sample(logs.abs() + linear.abs()) + roughness)
+        size = sum_per_sample(logs.abs() + linear.abs() + self.background) + roughness
+        rounding = sum_error(size, count)
         return rounded_down(sum_per_sample(logs + linear) - roughness - rounding, self.y.dtype)
 
     def _beam(self, term: int | None) -> ParallelBeam:
         return self.beam if term is None else cast(ParallelBeam, self.groups[term])
+
+
+def _add_sizes(out: Tensor, sizes: Differences) -> Tensor:
+    """Add |D|ᵀ applied to non-negative numbers to ``out`` in place, and return it."""
+    for name, dimension in DIRECTIONS.items():
+        last = out.shape[dimension] - 1
+        out.narrow(dimension, 1, last).add_(sizes[name])
+        out.narrow(dimension, 0, last).add_(sizes[name])
+    return out

@@ -18,7 +18,7 @@ class DifferenceTerm(Term):
     """A term in the differences Dx of neighbouring pixels.
 
     Images are (batch, channels, height, width). A subclass writes ``value``, ``add_gradient``,
-    ``prox_conjugate``, ``conjugate``, ``dual_gauge`` and ``_oscillation_bound``.
+    ``prox_conjugate``, ``conjugate``, ``dual_gauge`` and ``deviation_bound``.
     """
 
     blocks = ("vertical", "horizontal")
@@ -46,8 +46,8 @@ class DifferenceTerm(Term):
     def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
         """Return u = Dz for the solution z of the Poisson equation DᵀDz = w − mean(w).
 
-        The residual w − Dᵀu is the mean of every channel. If ``one_sided``, w is replaced first by
-        its negative part and a multiple of its positive part such that the sum has mean 0.
+        The residual w − Dᵀu is the mean of every channel. If ``one_sided``, the positive part of w
+        is first reduced by a factor, so that the mean of w is at most 0.
         """
         if one_sided:
             below = w.clamp(max=0)
@@ -57,19 +57,13 @@ class DifferenceTerm(Term):
         return differences(solve_poisson(w))
 
     def residual_bound(self, w: Tensor, level: Tensor) -> Tensor:
-        """‖w − mean(w)‖₁ times a bound on max x − min x, for a w of mean 0.
+        """‖w‖ times ``deviation_bound``; infinite unless the means of w are 0.
 
-        If the mean is larger than the rounding error of residuals at this level, return infinity.
+        The term bounds x only up to constants. Bounds on problems therefore use ``deviation_bound``
+        and charge the means of w to the data.
         """
-        mean = w.mean((-2, -1), keepdim=True)
-        tolerance = torch.finfo(w.dtype).eps ** 0.5 * (1 + level.sqrt())
-        unbounded = mean.abs().flatten(1).amax(1) > tolerance
-        bound = sum_per_sample((w - mean).abs()) * self._oscillation_bound(w, level)
-        return torch.where(unbounded, torch.inf, bound)
-
-    def _oscillation_bound(self, like: Tensor, level: Tensor) -> Tensor:
-        """An upper bound on max x − min x over images where the term is at most ``level``."""
-        raise NotImplementedError
+        bound = sum_per_sample(w.square()).sqrt() * self.deviation_bound(w, level)
+        return torch.where(w.mean((-2, -1)).any(1), torch.inf, bound)
 
 
 class TV(DifferenceTerm):
@@ -136,13 +130,20 @@ class TV(DifferenceTerm):
         """max |u_g|/λ."""
         return self.groups.largest(u) / self.scaled_weight
 
-    def _oscillation_bound(self, like: Tensor, level: Tensor) -> Tensor:
-        """√2·Σ_g |d_g|, where Σ_g |d_g| ≤ level/λ + η/2 for every group.
+    def deviation_bound(self, like: Tensor, level: Tensor) -> Tensor:
+        """‖x − c‖ ≤ k·TV(x) for the medians c, with k = max(½, √(HW/2)/min(H, W)).
 
-        The differences along a path between two pixels add up to at most √2·Σ_g |d_g|.
+        A set S of at most half of the pixels has at least min(2√|S|, H, W) boundary differences: if
+        neither S nor its complement contains a row or column, each row and column that S meets has
+        one. So √|S| ≤ k·boundary, and integrating over the levels of x gives the bound. Here
+        TV is the sum of |d|: at most √2·Σ|d_g| if isotropic and √channels·Σ|d_g| if coupled, where
+        Σ|d_g| ≤ level/λ + η/2 for every group.
         """
+        channels, height, width = like.shape[1:]
+        k = max(0.5, math.sqrt(height * width / 2) / min(height, width))
+        k *= math.sqrt((2 if self.isotropic else 1) * (channels if self.coupled else 1))
         groups = like[0].numel() * (1 if self.isotropic else 2)
-        return math.sqrt(2) * (level / self.scaled_weight + groups * self.huber / 2)
+        return k * (level / self.scaled_weight + groups * self.huber / 2)
 
 
 class Roughness(DifferenceTerm):
@@ -179,6 +180,8 @@ class Roughness(DifferenceTerm):
         """0."""
         return u["vertical"].new_zeros(len(u["vertical"]))
 
-    def _oscillation_bound(self, like: Tensor, level: Tensor) -> Tensor:
-        """√n‖Dx‖: a path has fewer than n differences, to which Cauchy–Schwarz applies."""
-        return (like[0].numel() * 2 * level / self.scaled_weight).sqrt()
+    def deviation_bound(self, like: Tensor, level: Tensor) -> Tensor:
+        """‖x − mean‖ ≤ ‖Dx‖/(2 sin(π/2n)) for the longer side n: DᵀD has no smaller eigenvalue."""
+        side = max(like.shape[-2:])
+        least = 1.99 * math.sin(math.pi / (2 * side)) if side > 1 else math.inf
+        return (2 * level / self.scaled_weight).sqrt() / least

@@ -33,7 +33,7 @@ class GapCurve:
 
 
 def first_below(gaps: Tensor, iterations: Sequence[int], gap: float | Tensor) -> Tensor:
-    """Return the first iteration at which each problem has at most a gap, or −1 if there is none.
+    """Return the first iteration at which each problem reaches a gap, or −1 if there is none.
 
     Args:
         gaps: Relative gaps, (points, problems).

@@ -75,7 +75,7 @@ class RaceResult:
         return self.iterations.tolist(), self.seconds
 
     def beats(self, other: RaceResult, factor: float = 1.0) -> bool:
-        """Return whether it is faster by a factor and solves at least as many problems."""
+        """Return whether the method is faster by a factor and solves at least as many problems."""
         return self.solved >= other.solved and factor * self.seconds < other.seconds
 
 
@@ -239,14 +239,14 @@ class Race:
     def take_steps(self, method: Method[Any], iterations: int) -> Any:
         """Run a method without recording and return its last state: the run to be timed.
 
-        What a method prepares before its first step is part of it.
+        The preparations of a method before its first step are included.
         """
         run = steps_for(method, self.problem, Default())
         return run(method.init(self.x0, self.problem), iterations)
 
     @torch.no_grad()
     def times(self, method: Method[Any], iterations: int, repeats: int = REPEATS) -> list[float]:
-        """Return the seconds of several runs of so many iterations.
+        """Return the times of several runs with a given number of iterations, in seconds.
 
         Other processes can only make a run longer, so the least time is the best estimate.
         """

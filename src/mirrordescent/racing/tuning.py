@@ -12,7 +12,7 @@ from mirrordescent.methods import Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.racing.race import Race
 
-UNSOLVED = 4  # an unsolved problem counts as so many times the budget
+UNSOLVED = 4  # cost of an unsolved problem, as a multiple of the budget
 
 
 class Comparable(Protocol):

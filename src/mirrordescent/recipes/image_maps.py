@@ -140,8 +140,8 @@ def matrix_of(problem: SVM) -> DenseQuadratic:
     """Return the full quadratic map P = ρ(I + cS)⁻¹ with S the mean of zᵢzᵢᵀ over the data.
 
     It is the inverse Hessian of a machine with squared losses instead of hinges. The number c and
-    the step sizes were chosen on held-out starts, before learning. With ρ, the same step sizes suit
-    the identity.
+    the step sizes were chosen on held-out starts, before learning. The factor ρ scales P such that
+    the same step sizes suit the identity.
     """
     points = problem.signed.double().flatten(0, -2)
     second = points.mT @ points / len(points)
@@ -191,7 +191,7 @@ def image_stencil(generator: Generator, family: ProblemFamily) -> Method[Any]:
 
 
 def stencil_for_long(method: Equipped) -> Method[Any]:
-    """Give the schedules of a stencil more numbers for late steps, so that they run in C."""
+    """Return the method with power-law schedules at more counts, for long runs with C kernels."""
     counts = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 50, 100, 200]
 
     def finer(schedule: PowerLaws) -> PowerLaws:

@@ -113,7 +113,7 @@ class TaskFamily(ProblemFamily):
         self.directory = directory
 
     def draw(self, seeds: Tensor) -> Draw:
-        raise TypeError("tasks of several kinds are no batch of problems")
+        raise TypeError("tasks of several kinds cannot be drawn as one batch of problems")
 
     def log_losses(self, method: Preconditioned, tasks: tuple[Task, ...], seed: int) -> Tensor:
         """Return the logarithm of the final training loss of each task."""
@@ -264,7 +264,7 @@ def _measured(job: Job) -> Tensor:
 
 @contextmanager
 def _working(workers: int) -> Iterator[Share]:
-    """Yield a function that measures many candidates, in this process or in several ones."""
+    """Yield a function that measures many candidates, in this process or in several processes."""
     if workers == 1:
         yield lambda jobs: map(_measured, jobs)
         return

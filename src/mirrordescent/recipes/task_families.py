@@ -68,7 +68,7 @@ class TomographyFamily(ProblemFamily):
 
 
 class FewShotFamily(ProblemFamily):
-    """Tasks to tell ``way`` characters apart, given ``shot`` drawings of each.
+    """Few-shot tasks: classify ``way`` characters, given ``shot`` drawings of each.
 
     Every task has its own network.
 

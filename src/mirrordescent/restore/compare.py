@@ -195,7 +195,7 @@ def _tuned(solver: TunableSolver, race: Race) -> Method[Any]:
 
 
 def _measure(name: str, method: Method[Any], race: Race) -> ComparisonRow:
-    """Count the iterations to every level, and time runs of so many iterations."""
+    """Count the iterations to every level, then time runs of these lengths."""
     curve = race.curve(method).mean()
     iterations: list[int | None] = []
     seconds: list[float | None] = []
@@ -242,7 +242,7 @@ def _against_rival(level: float, mine: float | None, theirs: float | None) -> st
 
 
 def _is_faster(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
-    """Return whether one reaches the last level that either of them reaches before the other."""
+    """Return whether the first is faster to the lowest gap that at least one of them reaches."""
     for mine, theirs in zip(reversed(one), reversed(other), strict=True):
         if mine is None and theirs is None:
             continue

@@ -17,8 +17,8 @@ def smooth_holes(x: Tensor, mask: Tensor, steps: int = STEPS) -> Tensor:
     """Take a few conjugate gradient steps on ½‖Δx‖² over the missing pixels, with Δ = −DᵀD.
 
     Known pixels stay as they are. Total variation ends abruptly at the rim of a hole. After a few
-    steps small holes have least curvature, as in biharmonic inpainting, and the inside of deep
-    holes is still the one of total variation.
+    steps, small holes are filled with least curvature, as by biharmonic inpainting, and the inside
+    of deep holes is still filled as by total variation.
 
     Args:
         x: Images, (batch, channels, height, width).

@@ -78,7 +78,7 @@ class Masks:
 
         Args:
             photo: The photograph.
-            source: Its file, by which its mask is found in a folder.
+            source: File of the photograph, whose name identifies its mask in a folder.
         """
         known = self._find(photo, source)
         if not bool(known.mask.any()):

@@ -129,7 +129,7 @@ def _patches(image: Tensor, side: int, stride: int) -> Tensor:
 
 
 def _mean_of_smallest(eigenvalues: Tensor) -> Tensor:
-    """Return the mean of the smallest eigenvalues, as many as have a mean up to their median.
+    """Return the mean of the n smallest eigenvalues, for the largest n with mean ≤ median.
 
     Args:
         eigenvalues: Eigenvalues in increasing order.

@@ -100,7 +100,7 @@ class Outcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the answer is not usable."""
+        """Whether the answer is unusable."""
         return any(self.record["status"] == str(status) for status in Status if status.failed)
 
     def line(self, verbose: bool = False) -> str:
@@ -156,7 +156,12 @@ class Outcome(NamedTuple):
                 f"{reached}. All {plan.iterations} iterations were used: allow more with "
                 "--iterations, or a larger gap with --tolerance"
             )
-        return f"{reached}. A larger gap is allowed with --tolerance"
+        if self.record["status"] == str(Status.PRECISION):
+            return (
+                f"{reached}. Rounding errors prevent a proof of less: allow a larger gap with "
+                "--tolerance"
+            )
+        return f"{reached}. Allow a larger gap with --tolerance"
 
     def _details(self) -> list[str]:
         details = [

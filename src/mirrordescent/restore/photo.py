@@ -38,6 +38,8 @@ LOSSLESS_TIFF = ("raw", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packb
 # Tags: description, camera maker, camera model, software, date, author, host, copyright.
 TIFF_TEXT_TAGS = (270, 271, 272, 305, 306, 315, 316, 33432)
 PHOTOMETRIC_TAG = 262
+TIFF_TEXT = 2  # type of texts in TIFF files
+RESOLUTION_TAGS = (282, 283, 296)  # across, down, and their unit
 ORIENTATION_TAG = 274
 EXTRA_SAMPLES_TAG = 338
 PROFILE_TAG = 34675
@@ -437,6 +439,7 @@ def _read_deep_tiff(path: Path) -> Pixels | None:
             orientation = int(page.tags[ORIENTATION_TAG].value)
         if PROFILE_TAG in page.tags:
             extras["iccprofile"] = page.tags[PROFILE_TAG].value
+        extras |= _deep_tiff_metadata(page)
         kinds = [int(kind) for kind in page.extrasamples]
         is_planar = int(page.planarconfig) == 2
     if numbers.ndim == 3 and is_planar:
@@ -458,3 +461,18 @@ def _read_deep_tiff(path: Path) -> Pixels | None:
         raise ValueError("floating-point pixels must lie in [0, 1]")
     form = FileForm(DEEP_TIFF, "", path.suffix, extras)
     return Pixels(values, 16 if is_integer else 32, form, kinds[:1] == [PREMULTIPLIED])
+
+
+def _deep_tiff_metadata(page: Any) -> dict[str, Any]:
+    """Return options of tifffile to write the texts and the resolution of a page again."""
+    texts = []
+    for tag in TIFF_TEXT_TAGS:
+        value = page.tags[tag].value if tag in page.tags else None
+        if isinstance(value, str):
+            texts.append((tag, TIFF_TEXT, 0, value.encode(), True))
+    # Without these options, tifffile writes a description and its own name.
+    options: dict[str, Any] = {"metadata": None, "software": False, "extratags": texts}
+    if all(tag in page.tags for tag in RESOLUTION_TAGS):
+        across, down, unit = (page.tags[tag].value for tag in RESOLUTION_TAGS)
+        options |= {"resolution": (across, down), "resolutionunit": int(unit)}
+    return options

@@ -235,7 +235,7 @@ def _restore_in_tiles(
 def _fill_unknown_tiles(
     problem: TVInpainting, tiles: list[tuple[Window, Window, Window]]
 ) -> Tensor:
-    """Return the images, with filled holes if a tile has no known pixel to be solved from."""
+    """Return the images; if a tile has no known pixel, all holes are filled first."""
     for sample, (outer, _, _) in product(range(len(problem.y)), tiles):
         if not _has_known_pixels(problem, sample, outer):
             assert problem.mask is not None
@@ -274,7 +274,7 @@ def _value_by_strips(problem: TVInpainting, x: Tensor) -> Tensor:
 def _fit_channels(
     problem: TVInpainting, plan: RestorationPlan
 ) -> tuple[TVInpainting, ChangeImages]:
-    """Return a problem with the channels that a learned map was trained for, and the way back.
+    """Return a problem with the channels that a learned map needs, and a function to undo this.
 
     A grey map restores the channels of a colour image one by one. A colour map restores copies of a
     grey channel.
@@ -323,7 +323,7 @@ def _map_images(problem: TVInpainting, change: ChangeImages) -> tuple[Tensor, Te
 def _like(
     problem: TVInpainting, y: Tensor, mask: Tensor | None, weight: float | Tensor
 ) -> TVInpainting:
-    """Return a problem with other images and the form of total variation of a problem."""
+    """Return a problem with other images, and with the total variation of a given problem."""
     return TVInpainting(
         y,
         mask,

@@ -22,7 +22,7 @@ ANISOTROPIC = 0.75  # factor of the first weight for anisotropic total variation
 CLEAN_WEIGHT = 0.02  # for holes in photographs without noise, whose known pixels are kept
 STEP = 2**0.5  # ratio of neighbouring weights
 MAX_STEPS = 4  # from the first weight
-# A large photograph is judged by so many pieces of this side.
+# number and side of the pieces by which a large photograph is judged
 PIECES = 6
 SIDE = 128
 HELD_OUT = 0.05  # share of the known pixels

@@ -59,7 +59,7 @@ def solve(
         problem: Problem to minimise.
         method: Method that takes the steps.
         x0: Start, (batch, …) or a dict of such tensors. By default the problem's own.
-        iterations: Number of iterations at most.
+        iterations: Maximal number of iterations.
         oracle: Oracle of the gradients. By default the method's own oracle if it has one, else
             exact gradients.
         stop: Rules such as ``gap(1e-4)``. A sample stops if one of them says so.

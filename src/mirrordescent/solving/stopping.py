@@ -22,8 +22,8 @@ class Snapshot:
     """A run at iteration k, as stop rules and callbacks see it.
 
     ``x`` is the method's answer and ``value`` its objective; ``lower`` is the best proven lower
-    bound so far. ``previous_x`` and ``previous_lower`` are those of the snapshot before. Numbers of
-    samples are tensors (batch,).
+    bound so far. ``previous_x`` and ``previous_lower`` belong to the snapshot before. Numbers per
+    sample are tensors (batch,).
     """
 
     k: int

@@ -86,7 +86,7 @@ def _krylov_basis(
 ) -> tuple[Tensor, Tensor]:
     """Return orthonormal vectors of a Krylov space and their images: (batch, vectors, entries).
 
-    If the space of a sample is invariant before the last step, a random vector continues it.
+    If the Krylov space of a sample becomes invariant early, a random vector is added to it.
     """
     batch, size = flat.shape
     epsilon = torch.finfo(flat.dtype).eps

@@ -272,7 +272,7 @@ class Examination:
                 self.exact = inverts_exactly(self.mirror, self.probes, self.duals)
 
     def geometry(self, mirror: MirrorMap, storage: Storage) -> Geometry:
-        """Examine the map as methods of a storage use it, once."""
+        """Examine the map as methods with this storage use it; the result is cached."""
         if storage not in self.geometries:
             exact = exact_geometry(mirror, storage, self.exact)
             constants = map_constants(exact, self.probes, self.duals, self.generator)

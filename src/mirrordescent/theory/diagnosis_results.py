@@ -1,4 +1,4 @@
-"""The results of a diagnosis. The laboratory turns them into a page with tables and figures."""
+"""The results of a diagnosis, which :mod:`mirrordescent.diagnosis` writes as a page."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,8 @@ class BoundCheck:
         pathwise: The bound with constants measured along the run. It grows with a run that
             diverges: it shows whether the inequality holds, not whether the run is good.
         slack: Bound minus change of the energy in each step, if the theorem has an energy.
-        other_bounds: Other forms of the theorem by name; a text if a form does not apply.
+        other_bounds: Bounds by other forms of the theorem, by name; a text that says why if one
+            does not apply.
     """
 
     quantity: str
@@ -56,9 +57,10 @@ class Geometry:
     """The exact geometry that primal-stored or dual-stored runs are compared with.
 
     Attributes:
-        coupling: The geometry with the point to compare with.
+        coupling: The geometry, with the point u that runs are compared with.
         constants: α and L_ψ.
-        alpha: The α of the bounds: that of the constants or, if it is 0, that of sampled points.
+        alpha: Strong convexity α for the bounds: from the constants or, if that is 0, from sampled
+            points.
         verdicts: Verdicts on the assumptions on the map.
         identity_comparison: Comparison of the map with a multiple of the identity.
     """

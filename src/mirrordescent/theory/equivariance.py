@@ -87,7 +87,7 @@ def image_defects(mirror: MirrorMap, x: Tensor) -> dict[str, dict[str, float]]:
     """
     return {
         "∇ψ": _motion_defects(cast(Action, mirror.to_dual), x),
-        "∇ψ*": _motion_defects(cast(Action, mirror.to_primal), cast(Tensor, mirror.to_dual(x))),
+        "∇ψ*": _motion_defects(cast(Action, mirror.to_primal), mirror.to_dual(x)),
     }
 
 

@@ -1,0 +1,276 @@
+"""Exact minima of tiny problems, and exact values of f, for the campaign of bounds.
+
+Minima are computed in rational arithmetic by enumeration. Values have 60 digits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import torch
+from torch import Tensor
+
+from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex
+from mirrordescent.problems import (
+    L1,
+    TV,
+    Composite,
+    Counts,
+    LeastSquares,
+    LogisticRegression,
+    MatrixGame,
+    Quadratic,
+    Ridge,
+    Roughness,
+    SquaredError,
+)
+from mirrordescent.problems.base import Problem
+
+Number = Any
+"""A number of mpmath."""
+
+Row = list[Fraction]
+
+mpmath.mp.dps = 60
+
+
+def solve_exactly(matrix: Sequence[Sequence[Fraction]], right: Sequence[Fraction]) -> Row | None:
+    """Solve a linear system by row reduction; None if it has no solution or several."""
+    n = len(matrix[0])
+    rows = [[*row, b] for row, b in zip(matrix, right, strict=True)]
+    for column in range(n):
+        pivot = next((i for i in range(column, len(rows)) if rows[i][column]), None)
+        if pivot is None:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        head = rows[column]
+        for i, row in enumerate(rows):
+            if i != column and row[column]:
+                factor = row[column] / head[column]
+                rows[i] = [a - factor * b for a, b in zip(row, head, strict=True)]
+    if any(row[n] for row in rows[n:]):
+        return None
+    return [rows[i][n] / rows[i][i] for i in range(n)]
+
+
+def least_squares_minimum(A: Tensor, b: Tensor, domain: Domain) -> Fraction:
+    """Return the minimum of ½‖Ax − b‖² over a set, by enumeration of active constraints."""
+    matrix = [[Fraction(a) for a in row] for row in A.tolist()]
+    right = [Fraction(e) for e in b.tolist()]
+    n = len(matrix[0])
+    choices: list[tuple[Fraction | None, ...]]
+    if isinstance(domain, Box):
+        choices = [(None, Fraction(domain.lower), Fraction(domain.upper))] * n
+    else:
+        choices = [(None, Fraction(0))] * n
+    best: Fraction | None = None
+    for fixed in itertools.product(*choices):
+        x = _face_minimiser(matrix, right, fixed, isinstance(domain, Simplex))
+        if x is None or not _inside(x, domain):
+            continue
+        value = _half_square(matrix, right, x)
+        best = value if best is None else min(best, value)
+    assert best is not None
+    return best
+
+
+def _face_minimiser(
+    matrix: list[Row], right: Row, fixed: Sequence[Fraction | None], on_simplex: bool
+) -> Row | None:
+    """Minimise over the free entries of x; None if the minimiser is not unique."""
+    free = [j for j, each in enumerate(fixed) if each is None]
+    held = [each or Fraction(0) for each in fixed]
+    rest = [
+        b - sum((a * x for a, x in zip(row, held, strict=True)), Fraction(0))
+        for row, b in zip(matrix, right, strict=True)
+    ]
+    columns = [[row[j] for row in matrix] for j in free]
+    system = [[_dot(a, b) for b in columns] for a in columns]
+    target = [_dot(a, rest) for a in columns]
+    if on_simplex:
+        system = [[*row, Fraction(1)] for row in system]
+        system.append([Fraction(1)] * len(free) + [Fraction(0)])
+        target.append(Fraction(1))
+    solution: Row | None = []
+    if system:
+        solution = solve_exactly(system, target)
+    if solution is None:
+        return None
+    x = list(held)
+    for j, value in zip(free, solution, strict=False):
+        x[j] = value
+    return x
+
+
+def _inside(x: Row, domain: Domain) -> bool:
+    if isinstance(domain, Box):
+        return all(domain.lower <= each <= domain.upper for each in x)
+    if isinstance(domain, Simplex):
+        return sum(x) == 1 and min(x) >= 0
+    return not isinstance(domain, PositiveOrthant) or min(x) >= 0
+
+
+def _dot(a: Row, b: Row) -> Fraction:
+    return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
+
+
+def _half_square(matrix: list[Row], right: Row, x: Row) -> Fraction:
+    residuals = [_dot(row, x) - b for row, b in zip(matrix, right, strict=True)]
+    return _dot(residuals, residuals) / 2
+
+
+def game_value(A: Tensor) -> Fraction:
+    """Return min over the simplex of maxᵢ (Ax)ᵢ, by enumeration of supports and best replies."""
+    matrix = [[Fraction(a) for a in row] for row in A.tolist()]
+    m, n = len(matrix), len(matrix[0])
+    best = min(max(row[j] for row in matrix) for j in range(n))
+    for size in range(2, min(m, n) + 1):
+        for support in itertools.combinations(range(n), size):
+            for replies in itertools.combinations(range(m), size):
+                system = [[matrix[i][j] for j in support] + [Fraction(-1)] for i in replies]
+                system.append([Fraction(1)] * size + [Fraction(0)])
+                solution = solve_exactly(system, [Fraction(0)] * size + [Fraction(1)])
+                if solution is None or min(solution[:size]) < 0:
+                    continue
+                payoffs = [_dot([row[j] for j in support], solution[:size]) for row in matrix]
+                best = min(best, max(payoffs))
+    return best
+
+
+def exact_value(problem: Problem, sample: int, x: Tensor) -> Number:
+    """Return f(x) of one sample with 60 digits, for the data and the point as they are stored."""
+    point = _numbers(x)
+    if isinstance(problem, LeastSquares):
+        r = _residual(_of_sample(problem.A, sample, 2), _of_sample(problem.b, sample, 1), point)
+        return _squares(r) / 2
+    if isinstance(problem, Quadratic):
+        centre = _numbers(_of_sample(problem.centre, sample, 1))
+        d = [a - c for a, c in zip(point, centre, strict=True)]
+        if problem.A.ndim == 1:
+            return sum(a * e * e for a, e in zip(_numbers(problem.A), d, strict=True)) / 2
+        return mpmath.fdot(d, _times(_of_sample(problem.A, sample, 2), d)) / 2
+    if isinstance(problem, MatrixGame):
+        return max(_times(_of_sample(problem.A, sample, 2), point))
+    if isinstance(problem, Composite):
+        value = _smooth_value(problem.smooth, sample, x)
+        return value + sum(_term_value(term, sample, x) for term in problem.parts)
+    return _smooth_value(problem, sample, x)
+
+
+def _smooth_value(smooth: Problem, sample: int, x: Tensor) -> Number:
+    if isinstance(smooth, SquaredError):
+        z = _observed(smooth, sample, x)
+        y = _numbers(smooth.y[sample])
+        return (
+            mpmath.mpf(smooth.curvature)
+            / 2
+            * _squares(
+                [
+                    a - b if m else mpmath.mpf(0)
+                    for a, b, m in zip(z, y, _mask(smooth, sample), strict=True)
+                ]
+            )
+        )
+    if isinstance(smooth, Counts):
+        total = mpmath.mpf(0)
+        for z, y in zip(_observed(smooth, sample, x), _numbers(smooth.y[sample]), strict=True):
+            mean = z + mpmath.mpf(smooth.background)
+            total += mean - y + (y * mpmath.log(y / mean) if y else 0)
+        return total
+    point = _numbers(x)
+    ridge = _numbers(smooth.ridge)
+    margins = _times(_of_sample(smooth.signed, sample, 2), point)
+    loss: Callable[[Number], Number] = _hinge
+    if isinstance(smooth, LogisticRegression):
+        loss = _logistic
+    regulariser = sum(r * e * e for r, e in zip(ridge, point, strict=True)) / 2
+    return regulariser + mpmath.mpf(smooth.C) * sum(map(loss, margins)) / len(margins)
+
+
+def _hinge(margin: Number) -> Number:
+    return max(mpmath.mpf(0), 1 - margin)
+
+
+def _logistic(margin: Number) -> Number:
+    return (
+        mpmath.log1p(mpmath.exp(-margin))
+        if margin > 0
+        else (-margin + mpmath.log1p(mpmath.exp(margin)))
+    )
+
+
+def _term_value(term: Any, sample: int, x: Tensor) -> Number:
+    weight = term.scaled_weight
+    weight = mpmath.mpf(float(weight[sample] if isinstance(weight, Tensor) else weight))
+    if isinstance(term, Ridge):
+        return weight / 2 * _squares(_numbers(x))
+    if isinstance(term, L1):
+        if term.operator is None:
+            return weight * sum(map(abs, _numbers(x)))
+        return weight * sum(map(abs, _times(dense(term.operator, x), _numbers(x))))
+    if isinstance(term, Roughness):
+        return weight / 2 * sum(_squares(group) for group in _groups(x, False, False))
+    assert isinstance(term, TV)
+    total = mpmath.mpf(0)
+    width = mpmath.mpf(term.huber)
+    for group in _groups(x, term.isotropic, term.coupled):
+        size = mpmath.sqrt(_squares(group)) if len(group) > 1 else abs(group[0])
+        total += size - width / 2 if size >= width else size * size / (2 * width)
+    return weight * total
+
+
+def _groups(x: Tensor, isotropic: bool, coupled: bool) -> list[list[Number]]:
+    """Return the groups of differences of one image (channels, height, width)."""
+    channels, height, width = x.shape
+    numbers = [[[mpmath.mpf(e) for e in row] for row in plane] for plane in x.tolist()]
+    groups: dict[tuple[int, ...], list[Number]] = {}
+    for c, i, j in itertools.product(range(channels), range(height), range(width)):
+        for direction, (a, b) in enumerate(((i + 1, j), (i, j + 1))):
+            if a < height and b < width:
+                key = (i, j, 0 if isotropic else direction, 0 if coupled else c)
+                groups.setdefault(key, []).append(numbers[c][a][b] - numbers[c][i][j])
+    return list(groups.values())
+
+
+def dense(operator: Any, like: Tensor) -> Tensor:
+    """Return the matrix of an operator on one sample, from its images of all unit vectors."""
+    n = like.numel()
+    units = torch.eye(n, dtype=torch.float64).reshape(n, *like.shape)
+    columns = [operator.A(unit.unsqueeze(0)).flatten() for unit in units]
+    return torch.stack(columns, 1)
+
+
+def _observed(fit: Any, sample: int, x: Tensor) -> list[Number]:
+    if fit.operator is None:
+        return _numbers(x)
+    return _times(dense(fit.operator, x), _numbers(x))
+
+
+def _mask(fit: SquaredError, sample: int) -> list[bool]:
+    if fit.mask is None:
+        return [True] * fit.y[sample].numel()
+    return [bool(each) for each in fit.mask.expand_as(fit.y)[sample].flatten().tolist()]
+
+
+def _of_sample(tensor: Tensor, sample: int, dimensions: int) -> Tensor:
+    return tensor[sample] if tensor.ndim > dimensions else tensor
+
+
+def _numbers(x: Tensor) -> list[Number]:
+    return [mpmath.mpf(each) for each in x.flatten().tolist()]
+
+
+def _times(A: Tensor, x: Sequence[Number]) -> list[Number]:
+    return [mpmath.fdot(zip(map(mpmath.mpf, row), x, strict=True)) for row in A.tolist()]
+
+
+def _residual(A: Tensor, b: Tensor, x: Sequence[Number]) -> list[Number]:
+    return [z - e for z, e in zip(_times(A, x), _numbers(b), strict=True)]
+
+
+def _squares(numbers: Sequence[Number]) -> Number:
+    return mpmath.fsum(numbers, squared=True)
