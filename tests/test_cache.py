@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
 import os
+import sys
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ from mirrordescent import TVDenoising, TVInpainting, certify
 from mirrordescent._internal import cache, files
 from mirrordescent._internal.files import read_whole, write_whole
 from mirrordescent.problems import Blur, gaussian_kernel
-from mirrordescent.problems.fingerprint import fingerprint
+from mirrordescent.problems.fingerprint import code_digest, fingerprint
 
 
 @pytest.fixture
@@ -124,3 +128,133 @@ def test_an_interrupted_write_leaves_nothing(problem, monkeypatch):
     monkeypatch.setattr(files.os, "fsync", full_disk)
     certify(problem)
     assert entries() == []
+
+
+# Code: a problem is more than its data.
+
+OWN = """
+import torch
+import helper
+from mirrordescent.domains import Box
+from mirrordescent.learn import Draw, ProblemFamily
+from mirrordescent.problems import Problem
+
+SHIFT = 0.0
+
+
+class Base(Problem):
+    height = 0.0
+
+
+class Mine(Base):
+    convex = True
+    domain = Box(-1.0, 1.0)
+
+    def __init__(self, batch):
+        super().__init__(batch, (2,), c=torch.full((batch, 2), 0.5))
+
+    def value(self, x):
+        return (x - self.c - SHIFT).square().sum(-1) + self.height + helper.more(x)
+
+    def grad(self, x):
+        return 2 * (x - self.c - SHIFT)
+
+
+class Family(ProblemFamily):
+    def draw(self, seeds):
+        problem = Mine(len(seeds))
+        return Draw(problem, problem.start())
+"""
+HELPER = """
+def more(x):
+    return LEVEL
+
+
+LEVEL = 0.0
+"""
+EDITS = {
+    "a global variable": (OWN.replace("SHIFT = 0.0", "SHIFT = 0.25"), HELPER),
+    "a method": (OWN.replace("self.height +", "self.height + 37 +"), HELPER),
+    "an attribute of a base class": (OWN.replace("height = 0.0", "height = 37.0"), HELPER),
+    "a function in another module": (OWN, HELPER.replace("return LEVEL", "return LEVEL + 37")),
+    "a global variable of another module": (OWN, HELPER.replace("LEVEL = 0.0", "LEVEL = 37.0")),
+}
+
+
+def load(folder, own, helper):
+    """Import both files as a new process would."""
+    for name, text in (("helper", helper), ("own", own)):
+        path = folder / f"{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        exec(compile(text, str(path), "exec"), vars(sys.modules[name]))
+    return sys.modules["own"].Mine(2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    yield tmp_path
+    for name in ("helper", "own"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_class_is_certified_again(edit, folder):
+    """The documented way to work on one's own problems: edit the file, and run it again."""
+    first = certify(load(folder, OWN, HELPER), 1e-3)
+    assert len(entries()) == 1
+    torch.testing.assert_close(first.value, torch.zeros(2, dtype=torch.float64))
+    edited = load(folder, *EDITS[edit])
+    found = certify(edited, 1e-3)
+    assert torch.equal(found.value, edited.double().value(found.x))
+    assert len(entries()) == 2, "the key has changed"
+    assert (found.lower <= found.value).all()
+    again = certify(load(folder, OWN, HELPER), 1e-3)
+    assert torch.equal(again.lower, first.lower)
+    assert len(entries()) == 2, "the first entry is used again"
+
+
+def test_a_file_is_solved_again_after_an_edit(folder, capsys, monkeypatch):
+    """It used to print a gap of −4.1e+06 and "0 iterations, converged"."""
+    from mirrordescent.cli import main
+
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    shown = {}
+    for height in ("0.0", "37.0"):
+        for name in ("helper", "own"):
+            sys.modules.pop(name, None)
+        (folder / "helper.py").write_text(HELPER)
+        (folder / "own.py").write_text(OWN.replace("height = 0.0", f"height = {height}"))
+        monkeypatch.setattr(
+            sys, "argv", ["mirrordescent", "solve", "own.py", "--count", "1", "--json"]
+        )
+        with contextlib.suppress(SystemExit):
+            main()
+        (shown[height],) = json.loads(capsys.readouterr().out)["problems"]
+    assert float(shown["37.0"]["value"]) == pytest.approx(37, abs=0.1)
+    assert 0 <= float(shown["37.0"]["gap"]) <= 0.01
+
+
+def test_a_hit_evaluates_f_again(problem, monkeypatch):
+    """Whatever the key does not know of: here, a method that was replaced."""
+    first = certify(problem)
+    original = TVDenoising.value
+    monkeypatch.setattr(TVDenoising, "value", lambda self, x: original(self, x) + 1)
+    with pytest.warns(UserWarning, match="only"):  # the bound is that of the other function
+        second = certify(problem)
+    torch.testing.assert_close(second.value, first.value + 1)
+
+
+def test_code_of_unknown_content_is_not_cached():
+    def reading(thing):
+        return lambda x: x + thing
+
+    assert code_digest(reading(1)) == code_digest(reading(1))
+    assert code_digest(reading(1)) != code_digest(reading(2))
+    tensors = [torch.zeros(3), torch.ones(3)]
+    assert code_digest(reading(tensors[0])) != code_digest(reading(tensors[1]))
+    assert code_digest(reading([1, (2, {"a": 3})])) != code_digest(reading([1, (2, {"a": 4})]))
+    assert code_digest(reading(object())) is None
+    assert code_digest(lambda x: x + 1) != code_digest(lambda x: x + 2)

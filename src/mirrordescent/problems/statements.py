@@ -524,7 +524,7 @@ def _test_term(term: Term, start: Tensor) -> None:
         u = {key: random_like(block, index) for index, (key, block) in enumerate(image.items())}
         gauge = term.dual_gauge(u)
         inside = tree_map(lambda block: block * (1 - 1e-6) / _like(gauge.clamp(min=1.0), block), u)
-        conjugate = term.conjugate(cast("dict[str, Tensor]", inside))
+        conjugate = term.conjugate(inside)
         back = term.add_adjoint(torch.zeros_like(start), dict(u))
     except NotImplementedError:  # a term for gradient methods only proves no bounds
         return
