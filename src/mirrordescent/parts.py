@@ -80,7 +80,7 @@ class Part:
         return self.from_config(**{**self.config(), **changes})
 
     def extra_repr(self) -> str:
-        """Show the numbers and texts among the arguments."""
+        """Show the arguments that are numbers or text."""
         try:
             config = self.config()
         except TypeError:  # the class cannot be stored

@@ -75,10 +75,14 @@ class Kinks(Bowl):
         return (x - self.c).sign()
 
 
+def describe(domain):
+    return domain.description
+
+
 DOMAINS = [WholeSpace(), Box(-2.0, 2.0), Box(0.0, 255.0), PositiveOrthant(), Simplex()]
 
 
-@pytest.mark.parametrize("domain", DOMAINS, ids=repr)
+@pytest.mark.parametrize("domain", DOMAINS, ids=describe)
 @pytest.mark.parametrize("n", [2, 5, 300])
 def test_true_statements_survive(domain, n):
     for dtype in (torch.float32, DOUBLE):
@@ -88,7 +92,7 @@ def test_true_statements_survive(domain, n):
         )
 
 
-@pytest.mark.parametrize("domain", DOMAINS, ids=repr)
+@pytest.mark.parametrize("domain", DOMAINS, ids=describe)
 @pytest.mark.parametrize("n", [2, 5, 300])
 def test_wrong_gradients_are_refused_with_their_numbers(domain, n):
     for factor in (0.5, 2.0, -1.0, 1.001):
@@ -96,7 +100,7 @@ def test_wrong_gradients_are_refused_with_their_numbers(domain, n):
             require_statements(Bowl(n, domain, factor, mu=0.0, smooth=9.0))
 
 
-@pytest.mark.parametrize("domain", [WholeSpace(), Box(-2.0, 2.0), Simplex()], ids=repr)
+@pytest.mark.parametrize("domain", [WholeSpace(), Box(-2.0, 2.0), Simplex()], ids=describe)
 @pytest.mark.parametrize("n", [2, 4, 20])
 def test_functions_that_are_not_convex_are_refused(domain, n):
     with pytest.raises(StatementRefuted, match="Waves states convex = True"):
@@ -123,7 +127,7 @@ def test_there_are_at_most_twenty_evaluations(monkeypatch):
     assert len(counted) <= 20
 
 
-@pytest.mark.parametrize("domain", DOMAINS, ids=repr)
+@pytest.mark.parametrize("domain", DOMAINS, ids=describe)
 def test_samples_lie_in_the_domain(domain):
     start = domain.inner_point(torch.zeros(3, 7, dtype=DOUBLE))
     points = sample_points(domain, start)

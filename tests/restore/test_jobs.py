@@ -113,3 +113,18 @@ def test_a_missed_tolerance_is_explained():
         assert outcome.shortfall(plan).startswith(reached + rest)
     broken = Outcome("a.png", record | {"status": "diverged"}).shortfall(plan)
     assert broken.startswith("a.png was not restored well: the method broke down")
+
+
+def test_a_file_that_is_given_twice_is_restored_once(tmp_path):
+    write(tmp_path / "in" / "a.png", 8, 9)
+    settings = RestorationSettings("denoise", tmp_path / "out")
+    jobs = Jobs(settings, [tmp_path / "in", tmp_path / "in" / "a.png", tmp_path / "in"])
+    assert [source.path for source in jobs.sources] == [tmp_path / "in" / "a.png"]
+
+
+def test_a_folder_with_the_name_of_a_result_is_refused(tmp_path):
+    write(tmp_path / "in" / "a.png", 8, 9)
+    (tmp_path / "out" / "a.png").mkdir(parents=True)
+    settings = RestorationSettings("denoise", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"a.png, which is a folder: choose another folder"):
+        Jobs(settings, [tmp_path / "in"])

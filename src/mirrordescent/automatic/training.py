@@ -115,7 +115,8 @@ class Training:
         """Train candidates within a time budget in seconds; return those of the second round.
 
         All candidates take part in the first round. The four fastest and their variants get to the
-        second, the two fastest to the third. The fastest with schedules alone is always among them.
+        second, the two fastest to the third. The fastest candidate that learns only schedules is
+        always among them.
         """
         first = dict[Candidate, Method[Any]]()
         end = perf_counter() + seconds

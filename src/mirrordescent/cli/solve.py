@@ -305,8 +305,8 @@ def _require_writable(folder: Path) -> None:
 def _missed_tolerance(outcome: Outcome, plan: RestorationPlan, requested: bool) -> bool:
     """Return whether a photograph misses the tolerance that the plan promises.
 
-    If known pixels were kept, the gap belongs to the image from which holes were filled. Then only
-    a tolerance that the user has requested counts.
+    If known pixels were kept, the gap is that of the solution from which the holes were copied, not
+    that of the written photograph. It then counts only if the user has requested a tolerance.
     """
     if not plan.promised or outcome.gap <= plan.tolerance:
         return False

@@ -19,8 +19,8 @@ TOLERANCE = 1e-9  # of the certified optimum: methods come within 1e-7 of it
 def load_features(directory: Path | None, bundled: bool = False) -> tuple[Features, str]:
     """Return features of fours and nines, and the name of their source.
 
-    The source is MNIST. If MNIST is missing, or ``bundled`` is true, it is the small digits of
-    scikit-learn.
+    The source is MNIST, or the small digits of scikit-learn if MNIST is missing or ``bundled`` is
+    true.
     """
     if not bundled:
         with contextlib.suppress(data.DataMissing):

@@ -135,7 +135,7 @@ def uses_kernels(method: GradientMethod[Any], mirror: MirrorMap) -> bool:
 class UnitDirections:
     """Directions of many tensors, each with its own map, where similar maps share work.
 
-    The maps are grouped, and their scales read, once.
+    Maps are grouped and their scales are read at construction.
 
     Args:
         maps: Map of each tensor.

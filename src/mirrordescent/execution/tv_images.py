@@ -53,7 +53,7 @@ class StencilRun:
     """Steps of AMD in the geometry of a stencil, or the Euclidean one, in one call of a C kernel.
 
     Args:
-        method: AMD whose map is a stencil or Euclidean, and is its regulariser too.
+        method: AMD with a stencil or the Euclidean map, both as its map and as its regulariser.
         oracle: Oracle of the rounded gradients.
         pixels: Data of the total-variation problem.
     """

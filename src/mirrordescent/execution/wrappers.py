@@ -38,7 +38,7 @@ def certified_run(method: Certified, problem: Problem, oracle: Oracle) -> Run[Wr
 
 @runner(Conditioned)
 def conditioned_run(method: Conditioned, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
-    """Return runs of the inner method, one for the features of each state."""
+    """Return the inner method's run, constructed again whenever a state has other features."""
     if fast_run(method.method, problem, oracle) is None:
         return None
     latest: tuple[Method[Any], Run[Any]] | None = None

@@ -29,7 +29,7 @@ _counter = count()
 
 
 def register_optimizer(optimizer: SteppedOptimizer) -> str:
-    """Return a name by which graphs find an optimiser, as long as it exists."""
+    """Return a name by which compiled graphs can refer to an optimiser while it exists."""
     name = f"optimizer {next(_counter)}"
     _optimizers[name] = optimizer
     return name

@@ -180,7 +180,7 @@ class Term(Part, nn.Module):
     def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
         """Return a u with Kᵀu = w; or with w − Kᵀu ≥ 0, if ``one_sided``.
 
-        If w is not in the range of Kᵀ, solve the equation for the part of w that is.
+        If w is not in the range of Kᵀ, the equation is solved for its projection onto the range.
         """
         raise NotImplementedError
 

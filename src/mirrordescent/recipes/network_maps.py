@@ -59,10 +59,10 @@ class ChooseScale(Stage):
     """A stage that chooses a factor of all step sizes, and one for plain mirror descent.
 
     Long steps make some networks diverge and not others, and methods are learned on few networks at
-    a time, which may not show a rare divergence. So all step sizes are multiplied by the number of
-    ``SCALES`` with the lowest mean final loss on further networks, whose steps are longer by the
-    factor ``MARGIN``. Plain mirror descent uses these step sizes times a number of
-    ``DESCENT_SCALES``, chosen in the same way and noted on the card.
+    a time, which may not show a rare divergence. So all step sizes are multiplied by a factor from
+    ``SCALES``: the one with the lowest mean final loss on further networks, in runs whose steps are
+    longer by ``MARGIN``. For plain mirror descent, they are also multiplied by a factor from
+    ``DESCENT_SCALES``, which is chosen in the same way and stored on the card.
 
     A choice on n networks does not see a divergence that is rarer than one in n. Of 1000 few-shot
     tasks, two diverged with step sizes chosen on 60 tasks.

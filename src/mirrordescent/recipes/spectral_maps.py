@@ -264,7 +264,7 @@ def _measured(job: Job) -> Tensor:
 
 @contextmanager
 def _working(workers: int) -> Iterator[Share]:
-    """Yield a function that measures many candidates, in this process or in several ones."""
+    """Yield a function that measures many candidates, in this process or in several processes."""
     if workers == 1:
         yield lambda jobs: map(_measured, jobs)
         return

@@ -95,10 +95,10 @@ class Task:
         steps: int | None = None,
         every: int | None = None,
     ) -> Iterator[tuple[int, End]]:
-        """Train like :meth:`train`, and yield numbers of steps with the evaluation at these steps.
+        """Train like :meth:`train`, and yield pairs of a step count and the evaluation there.
 
-        It is yielded at the end, and if ``every`` is given, from the start on. Evaluation does not
-        change the run, and is not timed.
+        The last pair is for the end of the run. If ``every`` is given, there are also pairs for the
+        start and for every so many steps. Evaluation does not change the run, and is not timed.
         """
         steps = steps or self.steps
         model = initialised(self.model, seed)
@@ -244,7 +244,7 @@ def _images(
 
 @lru_cache(maxsize=4)
 def _text(source: Source, split: Literal["train", "test"]) -> Tensor:
-    """Return the source text of Python's standard library or of NumPy as numbers.
+    """Return the source code of Python's standard library or of NumPy, as character numbers.
 
     The first nine tenths are for training, and the last tenth is for testing.
     """

@@ -520,9 +520,8 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
     """Return the primal-dual method for a saddle-point form.
 
     It is dual FISTA if F is strongly convex, PDHG if F has a proximal operator, and Condat–Vũ if
-    not. If the form does not state a ratio of step sizes, the best of ``RATIOS`` is chosen by short
-    runs: the ratio with the smallest gap, or value if there are no bounds, on the problem where
-    it is largest.
+    not. If the form does not state a ratio of step sizes, short runs with all ``RATIOS`` are
+    compared by the largest gap over the problems, or by the largest value if there are no bounds.
     """
     if saddle.F_convexity > 0:
         return DualFISTA()

@@ -43,7 +43,7 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class RestorationSettings:
-    """What to do with every photograph.
+    """Settings for the restoration of every photograph.
 
     Args:
         task: "denoise" or "inpaint".
@@ -70,7 +70,7 @@ class Jobs:
     """Photographs to restore. If one of several cannot be restored, the others still are.
 
     Args:
-        settings: What to do with every photograph.
+        settings: Settings for every photograph.
         images: Files and folders.
         resume: Whether to skip photographs that an earlier run has restored with the same settings.
         say: Function that is called with messages about assumptions and doubts.
@@ -325,7 +325,8 @@ class Jobs:
             suffix: Suffix of the restored file.
 
         Raises:
-            ValueError: The file is an input, or another photograph is written to it.
+            ValueError: The file is an input, a report or a folder, or another photograph is
+                written to it.
         """
         output = (self.settings.out / source.name).with_suffix(suffix)
         key = comparable(place_of(output))
@@ -339,6 +340,11 @@ class Jobs:
             raise ValueError(
                 f"{visible_name(source.path)} would be written to {visible_name(output)}, which is "
                 "the name of a report: rename it"
+            )
+        if output.is_dir():
+            raise ValueError(
+                f"{visible_name(source.path)} cannot be written to {visible_name(output)}, which "
+                "is a folder: choose another folder with --out"
             )
         other = self._reserved.setdefault(key, source)
         if other != source:

@@ -27,7 +27,8 @@ class Found(NamedTuple):
     """The photographs among the given files and folders.
 
     Args:
-        sources: The given files, and the images in the given folders, sorted by name.
+        sources: The given files, and the images in the given folders, sorted by name. A file that
+            is given twice is listed once.
         unreadable: Folders that cannot be listed, with the reason.
         others: Number of files in the folders that do not have the suffix of an image.
     """
@@ -62,7 +63,7 @@ def find_sources(images: Sequence[Path], out: Path) -> Found:
         if not files and not unreadable:
             raise DataMissing(f"there is no image in {path}")
         found += [Source(file, file.relative_to(path)) for file in files]
-    return Found(found, unreadable, others)
+    return Found(list(dict.fromkeys(found)), unreadable, others)
 
 
 def _files_below(folder: Path, out: Path, unreadable: dict[Path, str]) -> list[Path]:

@@ -57,7 +57,7 @@ class Geometry:
     """The exact geometry that primal-stored or dual-stored runs are compared with.
 
     Attributes:
-        coupling: The geometry with the point to compare with.
+        coupling: The geometry, with the point u that runs are compared with.
         constants: α and L_ψ.
         alpha: Strong convexity α for the bounds: from the constants or, if that is 0, from sampled
             points.

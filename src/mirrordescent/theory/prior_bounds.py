@@ -39,9 +39,8 @@ class PriorConstants:
 
     The theorems' own constants are suprema over the whole domain, where most of them are infinite.
     These constants are maxima over a few points that are known before the run. A bound computed
-    with them is the theorem's promise to a run that meets nothing worse. A run that diverges meets
-    something worse, and exceeds its bound. Constants measured along the run itself would grow
-    with the run.
+    with them holds for runs that never exceed these constants. A run that diverges exceeds them,
+    and then its bound. Constants measured along the run itself would grow with the run.
     """
 
     second_moment: Tensor

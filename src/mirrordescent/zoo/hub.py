@@ -39,7 +39,7 @@ def pull(address: str) -> Path:
 def push(path: str | Path, repository: str, message: str | None = None) -> str:
     """Upload an entry and its card, and return the address of the entry.
 
-    The login of the hub controls the access.
+    You must be logged in to the hub, with write access to the repository.
 
     Args:
         path: File of the entry.
