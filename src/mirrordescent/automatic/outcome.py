@@ -32,12 +32,11 @@ class AutoResult:
         classical: The best classical solver.
         learned: The best learned method, or None if none solves enough problems.
         contestants: All methods that took part, the fastest first.
-        proven: Whether all minima are proven. If not, and ``conditional_on`` is empty, they are
-            estimates.
+        conditional_on: Statements of users' classes that the proofs of the minima rest on; None if
+            minima are estimates.
         file: File of the solver, for ``zoo.load``.
         seconds: Duration of the search.
         curves: Relative gaps of the best methods on unseen problems.
-        conditional_on: Statements of users' classes that the proofs rest on.
     """
 
     name: str
@@ -48,11 +47,15 @@ class AutoResult:
     classical: Contestant
     learned: Contestant | None
     contestants: list[Contestant]
-    proven: bool
+    conditional_on: list[str] | None
     file: Path
     seconds: float
     curves: dict[str, GapCurve] = field(default_factory=dict)
-    conditional_on: tuple[str, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Whether all minima are proven without conditions."""
+        return self.conditional_on == []
 
     def __str__(self) -> str:
         return self.words

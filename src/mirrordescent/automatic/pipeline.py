@@ -341,11 +341,10 @@ class _Search:
             best,
             ours,
             sorted([*classical, *learned], key=lambda each: each.rehearsal.seconds),
-            conditions == [],
+            conditions,
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
             curves,
-            tuple(conditions or ()),
         )
         self._agree(lambda: self._write(result))
         self.say(words)
