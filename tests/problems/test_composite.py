@@ -470,7 +470,7 @@ def test_data_may_require_derivatives():
     problem = Composite(
         SquaredError(y), [TV(torch.tensor([0.1, 0.2], dtype=DOUBLE, requires_grad=True))]
     )
-    x = md.layer(problem, PDHG(0.3), iterations=60, last=20)
+    x = md.layer(problem, PDHG(0.3), iterations=600, last=20)
     assert bool(torch.autograd.grad(x.sum(), y)[0].isfinite().all())
 
 

@@ -189,10 +189,10 @@ def test_a_jump_as_small_as_rounding_is_none():
     for level, jump, found in (
         (100.0, 8e4, False),
         (100.0, 1.5e5, True),
-        (0.0, 8e2, False),
-        (0.0, 1.5e3, True),
+        (1e-6, 8e-4, False),
+        (1e-6, 1.5e-3, True),
     ):
-        # Of numbers of this size 10³ epsilons of 1 + 100, or of 1, are rounding.
+        # Of numbers of any size 10³ epsilons are rounding.
         def field(x, level=level, size=jump * eps):
             return level + size * (x > 0.1).to(x)
 

@@ -195,8 +195,11 @@ class _Record:
         for rule in rules:
             self._mark(rule(snapshot), rule.status)
         for rule in rules:
-            if rule.undecidable is not None:
-                self._mark(rule.undecidable(snapshot), Status.PRECISION)
+            if rule.undecidable is None:
+                continue
+            undecidable = rule.undecidable(snapshot)
+            if bool(undecidable.any()):
+                self._mark(undecidable, Status.PRECISION)
         for callback in callbacks:
             callback(snapshot)
         self.steps = torch.where(running, state.k, self.steps)

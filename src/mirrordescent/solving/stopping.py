@@ -1,7 +1,7 @@
 """Stop rules, and the snapshots of a run that they are applied to."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,8 @@ class Snapshot:
     method: Method[Any]
     state: Any
     previous_lower: Tensor | None = None
+    memo: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Results that the parts of a rule share."""
 
     @cached_property
     def grad(self) -> Tree:
@@ -117,11 +119,13 @@ def gap(
             bound = torch.as_tensor(lower).to(snapshot.value)
         if bound is not None:
             first = snapshot.start_value if start_value is None else start_value
-            return (
+            measured = (
                 snapshot.value - bound,
                 tolerance * (first - bound),
                 rounding_of(snapshot.value, bound),
             )
+            snapshot.memo[measure] = measured
+            return measured
         # Some methods have no bound before their first step.
         if snapshot.method.certifies and snapshot.k == 0:
             return None
@@ -136,7 +140,7 @@ def gap(
         return difference + rounding <= allowed
 
     def undecidable(snapshot: Snapshot) -> Tensor:
-        measured = measure(snapshot)
+        measured = snapshot.memo.get(measure)
         if measured is None:
             return torch.zeros_like(snapshot.running)
         difference, allowed, rounding = measured
