@@ -9,7 +9,7 @@ import torch
 
 import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
-from mirrordescent.problems import TV, Composite, SquaredError
+from mirrordescent.problems import TV, Composite, Counts, SquaredError
 from mirrordescent.problems.operators import Matrix
 
 DOUBLE = torch.float64
@@ -187,3 +187,19 @@ def test_means_of_channels_with_a_small_gain_are_charged_to_the_bound():
         problem = Composite(SquaredError(operator.A(x), operator), [TV(1.0)])
         near = x * (1 + 0.1 * torch.randn(x.shape, generator=generator, dtype=DOUBLE))
         assert (problem.bound_at(near) <= 0).all()
+
+
+def test_the_bound_of_counts_near_the_data_is_precise():
+    """Near y = Ax + b the divergence is a small difference of large numbers."""
+    generator = torch.Generator().manual_seed(0)
+    y = 1 + 1e-8 * torch.rand(16, 1, 4, 4, generator=generator, dtype=DOUBLE)
+    problem = Composite(Counts(y, background=0.5), [TV(1e-12)])
+    x = y - 0.5
+    x = x + 1e-10 * torch.randn(x.shape, generator=generator, dtype=DOUBLE)
+    excess = x + 0.5 - y
+    expected = (excess.square() / 2).sum((1, 2, 3))
+    torch.testing.assert_close(problem.smooth.value(x), expected, rtol=1e-4, atol=0)
+    v, size = problem.smooth.conjugate(torch.full_like(y, 1e-12))
+    conjugate = ((y - 0.5) * 1e-12 + y * 0.5e-24).sum((1, 2, 3))
+    torch.testing.assert_close(v, conjugate, rtol=1e-12, atol=0)
+    assert (size < 1e-9).all()

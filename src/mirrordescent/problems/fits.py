@@ -343,9 +343,14 @@ class Counts(Fit):
     def misfit(self, z: Tensor) -> Tensor:
         """KL(y, z + b)."""
         mean = z + self.background
-        # The logarithm has no derivative at 0.
-        ratio = torch.where(self.y > 0, self.y, 1.0) / mean
-        return sum_per_sample(torch.xlogy(self.y, ratio) - self.y + mean)
+        # The logarithm has no derivative at 0. Near z + b = y the sum cancels: use log1p.
+        counts = torch.where(self.y > 0, self.y, 1.0)
+        excess = mean - self.y
+        share = excess / counts
+        near = (share.abs() < 0.5) & (self.y > 0)
+        close = excess - self.y * torch.where(near, share, 0.0).log1p()
+        far = torch.xlogy(self.y, counts / mean) + excess
+        return sum_per_sample(torch.where(near, close, far))
 
     def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Bound the errors of Σ y log(y/z) − y + z and Aᵀ(1 − y/z), z = Ax + b.
@@ -393,7 +398,8 @@ class Counts(Fit):
 
     def conjugate(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Σ −y log(1 − v) − bv for v ≤ 1; infinite if v > 1, or if v = 1 where y > 0."""
-        logs = torch.xlogy(self.y, (1 - v).clamp(min=0))
+        # log1p, because the rounding error of 1 − v is large relative to a small v
+        logs = torch.special.xlog1py(self.y, (-v).clamp(min=-1))
         value = sum_per_sample(-logs - self.background * v)
         outside = (v > 1).flatten(1).any(1)
         size = sum_per_sample(logs.abs() + self.background * v.abs())
