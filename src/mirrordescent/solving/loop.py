@@ -231,11 +231,9 @@ class _Record:
             self._mark(~inside, Status.LEFT_DOMAIN)
         if not isinstance(self.problem.domain, WholeSpace):
             self._mark(~self.problem.domain.contains(x, closed=True), Status.LEFT_DOMAIN)
-        above = value > self.ceiling
-        if bool(above.any()):
+        if bool((value > self.ceiling).any()):
             self._raise_ceiling(value)
-            above = value > self.ceiling
-        self._mark(above, Status.DIVERGED)
+            self._mark(value > self.ceiling, Status.DIVERGED)
 
     def _raise_ceiling(self, value: Tensor) -> None:
         """Make sure that the scale of f is not that of a start which happens to be optimal.
