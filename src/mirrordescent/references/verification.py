@@ -101,7 +101,9 @@ def verify(
 
 def recompute(witness: Witness, problem: Problem) -> Tensor | None:
     """Return the lower bounds that a witness proves, (batch,); None if they are unknown."""
-    precise = copy.deepcopy(problem).double()
+    precise = problem
+    if any(b.is_floating_point() and b.dtype != torch.float64 for b in problem.buffers()):
+        precise = copy.deepcopy(problem).double()
     tensors = {name: tensor.double() for name, tensor in witness.tensors.items()}
     if witness.kind == "tangent":
         x = tensors["x"]
@@ -230,9 +232,11 @@ def _least_squares(problem: LeastSquares, x: Tensor) -> Tensor | None:
     value = 0.5 * r.square().sum(-1)
     value_error = (r.abs() * r_error + r_error.square()).sum(-1) + unit * value
     bounds = [torch.zeros_like(value)]  # f is a sum of squares
-    singular = torch.linalg.svdvals(A)
-    least = singular[..., -1] - unit * singular[..., 0]
-    convexity = float(least.min().clamp(min=0)) ** 2 if rows >= columns else 0.0
+    convexity = 0.0
+    if rows >= columns:
+        singular = torch.linalg.svdvals(problem.A)
+        least = singular[..., -1] - unit * singular[..., 0]
+        convexity = float(least.min().clamp(min=0)) ** 2
     decrease = _least_of_parabola(problem.domain, x, g, norm(g_error), convexity)
     if decrease is not None:
         bounds.append(value - value_error + decrease)
