@@ -35,7 +35,6 @@ SMALL = {
     "processes": 1,
     "race": 1,
     "load": 120,
-    "bounds": 12,
 }
 """Number of cases of each campaign in the campaign ``small``."""
 

@@ -21,7 +21,7 @@ from mirrordescent.problems.statements import (
     require_statements_once,
 )
 from mirrordescent.solving.solution import Solution, Status, Trace
-from mirrordescent.solving.stopping import Rule, Snapshot
+from mirrordescent.solving.stopping import PreviousCheck, Rule, Snapshot
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
 CHECKS = 25  # default number of checks in a run
@@ -143,9 +143,8 @@ class _Record:
         self.value = self.start_value
         self.best_x = x0
         self.best_value = self.start_value
-        self.previous_x: Tree | None = None
         self.lower: Tensor | None = None
-        self.previous_lower: Tensor | None = None
+        self.previous: PreviousCheck | None = None
         device = self.start_value.device
         self.status = torch.full((batch_size(x0),), int(Status.RUNNING), device=device)
         self.steps = torch.zeros_like(self.status)
@@ -183,14 +182,13 @@ class _Record:
             value=value,
             start_value=self.start_value,
             best_value=self.best_value,
-            previous_x=self.previous_x,
+            previous=self.previous,
             lower=self.lower,
             seconds=seconds,
             running=self.running,
             problem=self.problem,
             method=self.method,
             state=state,
-            previous_lower=self.previous_lower,
         )
         for rule in rules:
             self._mark(rule(snapshot), rule.status)
@@ -203,8 +201,7 @@ class _Record:
         for callback in callbacks:
             callback(snapshot)
         self.steps = torch.where(running, state.k, self.steps)
-        self.previous_x = x
-        self.previous_lower = self.lower
+        self.previous = PreviousCheck(x, self.lower)
         self.x = x
         self.value = value
         self.state = state
@@ -234,11 +231,9 @@ class _Record:
             self._mark(~inside, Status.LEFT_DOMAIN)
         if not isinstance(self.problem.domain, WholeSpace):
             self._mark(~self.problem.domain.contains(x, closed=True), Status.LEFT_DOMAIN)
-        above = value > self.ceiling
-        if bool(above.any()):
+        if bool((value > self.ceiling).any()):
             self._raise_ceiling(value)
-            above = value > self.ceiling
-        self._mark(above, Status.DIVERGED)
+            self._mark(value > self.ceiling, Status.DIVERGED)
 
     def _raise_ceiling(self, value: Tensor) -> None:
         """Make sure that the scale of f is not that of a start which happens to be optimal.

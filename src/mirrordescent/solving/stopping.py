@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +17,19 @@ ROUNDING = 4.0
 """Rounding error of a value of f, in units of the machine epsilon times its size."""
 
 
+class PreviousCheck(NamedTuple):
+    """The method's answer and the best lower bound at the check before."""
+
+    x: Tree
+    lower: Tensor | None
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A run at iteration k, as stop rules and callbacks see it.
 
     ``x`` is the method's answer and ``value`` its objective; ``lower`` is the best proven lower
-    bound so far. ``previous_x`` and ``previous_lower`` belong to the snapshot before. Numbers per
+    bound so far. ``previous`` has the answer and the bound at the check before. Numbers per
     sample are tensors (batch,).
     """
 
@@ -31,16 +38,20 @@ class Snapshot:
     value: Tensor
     start_value: Tensor
     best_value: Tensor
-    previous_x: Tree | None
+    previous: PreviousCheck | None
     lower: Tensor | None
     seconds: float
     running: Tensor
     problem: Problem
     method: Method[Any]
     state: Any
-    previous_lower: Tensor | None = None
     memo: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
     """Results that the parts of a rule share."""
+
+    @property
+    def previous_x(self) -> Tree | None:
+        """The answer at the check before, or None at the first check."""
+        return None if self.previous is None else self.previous.x
 
     @cached_property
     def grad(self) -> Tree:
@@ -154,15 +165,15 @@ def gap(
 
 def _settled(snapshot: Snapshot, rounding: Tensor) -> Tensor:
     """Return the samples whose x and lower bound changed by no more than rounding errors."""
-    if snapshot.previous_x is None:
+    if snapshot.previous is None:
         return torch.zeros_like(snapshot.running)
     eps = torch.finfo(next(leaves(snapshot.x)).dtype).eps
-    settled = _change(snapshot.x, snapshot.previous_x) <= ROUNDING * eps * norm(snapshot.x)
+    settled = _change(snapshot.x, snapshot.previous.x) <= ROUNDING * eps * norm(snapshot.x)
     if snapshot.lower is None:
         return settled
-    if snapshot.previous_lower is None:
+    if snapshot.previous.lower is None:
         return torch.zeros_like(snapshot.running)
-    return settled & (snapshot.lower - snapshot.previous_lower <= rounding)
+    return settled & (snapshot.lower - snapshot.previous.lower <= rounding)
 
 
 def _change(x: Tree, previous: Tree) -> Tensor:
