@@ -74,7 +74,7 @@ def known(gaps, needed, seconds=1.0):
     ours.unseen = ours.rehearsal
     best = Contestant("PDHG", GD(1.0), "classical", RaceResult(torch.tensor([2, 2]), 2.0))
     best.unseen = best.rehearsal
-    return Trial("mine", 1e-2, ours, best, list(range(len(gaps))), (gaps, gaps), True, 1e-4)
+    return Trial("mine", 1e-2, ours, best, list(range(len(gaps))), (gaps, gaps), [], 1e-4)
 
 
 def test_where_it_stalls_and_on_which_it_fails():
