@@ -45,7 +45,7 @@ class Snapshot:
     problem: Problem
     method: Method[Any]
     state: Any
-    memo: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Results that the parts of a rule share."""
 
     @property
