@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import mirrordescent
+from mirrordescent.parts import Part
 
 ROOT = Path(mirrordescent.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -45,6 +46,17 @@ def _arguments(cls):
         return inspect.signature(cls).parameters
     except (TypeError, ValueError):  # of a protocol or an enumeration
         return {}
+
+
+def test_stored_classes_have_different_names():
+    """Entries name classes of the library without their modules."""
+    parts = {c for module in modules() for _, c in inspect.getmembers(module, inspect.isclass)}
+    names = [
+        c.__qualname__
+        for c in parts
+        if issubclass(c, Part) and c.__module__.startswith("mirrordescent.")
+    ]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_every_exported_name_exists():

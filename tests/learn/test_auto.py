@@ -83,7 +83,8 @@ class Shifted(md.Quadratic):
 def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     said = []
     found = md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, say=said.append)
-    assert found.proven
+    assert not found.proven  # the minima rest on what Shifted states
+    assert any("Shifted" in statement for statement in found.conditional_on)
     assert found.file == tmp_path / "valleys.safetensors"
     assert (tmp_path / "valleys.html").read_text().count(found.words.split(":")[0]) >= 1
     assert {"learned, schedules"} <= {each.name for each in found.contestants}

@@ -346,7 +346,7 @@ def test_other_methods_have_no_kernel():
 
 
 def test_c_functions_are_called_by_the_names_of_their_arguments():
-    function = kernels.Function("md_scaled", torch.float32)
+    function = kernels.KernelFunction("md_scaled", torch.float32)
     assert function.names == ["count", "sizes", "periods", "x", "g", "w", "t", "threads"]
     with pytest.raises(
         TypeError,

@@ -118,7 +118,7 @@ def test_every_number_takes_its_line(kind, knots, dtype):
         for name, parts in {"x": x, "z": z, "g": g}.items()
     }
     nowhere = array("Q", [0] * len(z))
-    kernels.Function("amd_spline", dtype)(
+    kernels.KernelFunction("amd_spline", dtype)(
         count=len(z),
         sizes=array("l", [part.numel() for part in z]),
         tables=array("Q", [table.data_ptr()] * len(z)),

@@ -492,7 +492,8 @@ def test_operators_of_others_are_certified_in_their_own_precision():
     physics = Physics()
     problem = Composite(SquaredError(physics.A(images().float()), physics), [TV(0.02)])
     found = certify(problem, 1e-3, cache=False)
-    assert found.proven
+    assert not found.proven  # the bound rests on the adjoint that Physics states
+    assert any("Physics" in statement for statement in found.conditional_on)
     assert bool((found.relative_gap <= 1e-3).all())
     same = Composite(
         SquaredError(problem.smooth.y.double(), Matrix(physics.matrix.double(), (1, 8, 8))),

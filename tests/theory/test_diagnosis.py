@@ -21,7 +21,7 @@ from mirrordescent import (
 )
 from mirrordescent.data import Features
 from mirrordescent.diagnosis.diagnosis_page import markdown, write
-from mirrordescent.diagnosis.entries import PROBLEMS, Weighted, diagnose_entry, unlearned
+from mirrordescent.diagnosis.entries import PROBLEMS, EntrywiseWeighted, diagnose_entry, unlearned
 from mirrordescent.domains import Simplex
 from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.methods import Averaged, Equipped
@@ -207,7 +207,7 @@ def test_a_saved_file_is_diagnosed_and_mistakes_are_explained(tmp_path):
     assert diagnosis.name == "mine"
     assert diagnosis.settings["entry"] == "mine@1"
     assert "mine@1" in markdown(diagnosis)
-    with pytest.raises(ValueError, match="there are inpaint, denoise, svm, tomography, network"):
+    with pytest.raises(ValueError, match="one of inpaint, denoise, svm, tomography, network"):
         diagnose_entry("ellipse-denoise-pair", "denoising")
     with pytest.raises(ValueError, match="was not learned to train a network"):
         diagnose_entry("ellipse-denoise-pair", "network")
@@ -273,14 +273,14 @@ def test_relative_gradients_are_true_ones_in_a_weighted_geometry(tmp_path):
 
     s = random(1, 1, 3, 3).abs() + 0.1
     x = random(2, 1, 3, 3, seed=1).abs()
-    weighted = Weighted(NegativeEntropy(), s)
+    weighted = EntrywiseWeighted(NegativeEntropy(), s)
     entropy = NegativeEntropy()
     at = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(weighted.potential(at).sum(), at)
     torch.testing.assert_close(weighted.to_dual(x), gradient)
     torch.testing.assert_close(weighted.to_primal(weighted.to_dual(x)), x)
     torch.testing.assert_close(
-        Weighted(entropy, torch.ones_like(s)).potential(x), entropy.potential(x)
+        EntrywiseWeighted(entropy, torch.ones_like(s)).potential(x), entropy.potential(x)
     )
 
 

@@ -22,7 +22,7 @@ from mirrordescent.automatic.family_check import check_family
 from mirrordescent.automatic.outcome import CLEARLY, AutoResult, verdict
 from mirrordescent.automatic.page import page
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
-from mirrordescent.automatic.training import Ledger, Training
+from mirrordescent.automatic.training import CandidateTraining, Ledger
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.distributed import broadcast_result, join
@@ -279,7 +279,7 @@ class _Search:
             "seconds to learn", lambda: max(0.4 * self.seconds, 0.85 * self.seconds - used)
         )
         self.plan.left = seconds + VERDICT * self.seconds
-        training = Training(
+        training = CandidateTraining(
             self.split,
             self.race,
             self.runs,

@@ -82,7 +82,7 @@ class Ledger:
 
 
 @dataclass
-class Training:
+class CandidateTraining:
     """Training of candidates. With several processes, each trains its share of them.
 
     Args:

@@ -78,7 +78,7 @@ BRIEF_LEARNING = Settings(
 )
 
 
-class Weighted(MirrorMap):
+class EntrywiseWeighted(MirrorMap):
     """The weighted potential ψ(x) = Σⱼ sⱼ φ(xⱼ) of a separable map with potential Σⱼ φ(xⱼ).
 
     In this geometry, a run with relative gradients g/s is a run with the gradients g.
@@ -198,8 +198,8 @@ def diagnose_entry(
     if isinstance(oracle, Relative):
         weights = cast(Tensor, subject.problem.sensitivity)
         oracle = oracle.oracle
-        mirror = Weighted(mirror, weights)
-        before = Weighted(before, weights)
+        mirror = EntrywiseWeighted(mirror, weights)
+        before = EntrywiseWeighted(before, weights)
         entry = _in_geometry(cast(Method[Any], entry), mirror)
     diagnosis = diagnose(
         cast(MirrorMap | Method[Any], entry),
@@ -215,7 +215,7 @@ def diagnose_entry(
     )
     settings = {"entry": zoo.versioned(name), **diagnosis.settings}
     diagnosis = replace(diagnosis, settings=settings)
-    if isinstance(mirror, Weighted):
+    if isinstance(mirror, EntrywiseWeighted):
         note = {"the map": "weighted by what the gradients are relative to"}
         return replace(diagnosis, settings=diagnosis.settings | note)
     if problem != "network" or isinstance(mirror, Euclidean):  # the identity is equivariant
@@ -272,7 +272,7 @@ def _methods(entry: Method[Any], card: zoo.Card) -> dict[str, Method[Any]]:
         return {"Preconditioned": entry}
     mirror = cast(MirrorMap, entry.mirror)
     t = cast(Any, entry.t)
-    if isinstance(mirror, Weighted):
+    if isinstance(mirror, EntrywiseWeighted):
         return {"LAMD" if isinstance(entry, AMD) else "LMD": entry}
     if isinstance(entry, AMD):
         if "descent_scale" not in card.use:

@@ -97,7 +97,7 @@ class KernelSteps:
         self._method = method
         self._step_sizes = steps.step_sizes
         self._maps = maps
-        self._kernel = kernels.Function(form.name, x[0].dtype)
+        self._kernel = kernels.KernelFunction(form.name, x[0].dtype)
         self._parameters = parameters
         self._x = x
         self._written = [*x, *stored]

@@ -7,7 +7,7 @@ from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.kernels.build import BuildError, available, disabled, library
 from mirrordescent.kernels.call import (
     TYPES as TYPES,
-    Function as Function,
+    KernelFunction as KernelFunction,
     addresses as addresses,
     supports as supports,
 )

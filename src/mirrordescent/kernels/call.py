@@ -52,7 +52,7 @@ def declarations() -> dict[str, Declaration]:
     return declared
 
 
-class Function:
+class KernelFunction:
     """A C function for one precision, called by the names of its arguments.
 
     A missing or unknown argument is an error. Tensors and arrays are passed by address, None as
@@ -93,9 +93,9 @@ class Function:
 
 
 @cache
-def function(name: str, dtype: torch.dtype) -> Function:
+def function(name: str, dtype: torch.dtype) -> KernelFunction:
     """Return a C function, looked up once."""
-    return Function(name, dtype)
+    return KernelFunction(name, dtype)
 
 
 def addresses(tensors: Sequence[Tensor | None]) -> array[int]:

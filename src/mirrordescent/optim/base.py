@@ -27,7 +27,7 @@ from mirrordescent.execution.tensors import Tensors, select
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.optim.geometry import (
-    Geometry,
+    GroupGeometry,
     MakeMethod,
     MirrorLike,
     NamedTensor,
@@ -265,7 +265,7 @@ class MirrorOptimizer(Optimizer):
         return executor, rate
 
     def _describe_group(
-        self, group: Group, method: GradientMethod[Any], geometry: Geometry
+        self, group: Group, method: GradientMethod[Any], geometry: GroupGeometry
     ) -> None:
         """Store the settings that a checkpoint must share with this optimiser."""
         named = method if type(self) is MirrorOptimizer else self
@@ -276,7 +276,7 @@ class MirrorOptimizer(Optimizer):
         group["settings"] = describe_settings(method, geometry.mirror)
         group["k"] = 0
 
-    def _geometry_version(self, geometry: Geometry) -> int | None:
+    def _geometry_version(self, geometry: GroupGeometry) -> int | None:
         """Return the version of the default geometry, or None for a geometry of the user."""
         return None
 

@@ -23,7 +23,7 @@ MakeMethod: TypeAlias = Callable[[MirrorMap, Schedule], GradientMethod[Any]]
 Entries: TypeAlias = dict[str, nn.Module]
 
 
-class Geometry(NamedTuple):
+class GroupGeometry(NamedTuple):
     """A map, the schedule s of t_k = lr·s(k), and the entry of the zoo they come from, if any.
 
     Attributes:
@@ -41,7 +41,7 @@ class Geometry(NamedTuple):
 
 def resolve_geometry(
     mirror: MirrorLike, t: ScheduleLike | None, device: torch.device, entries: Entries
-) -> Geometry:
+) -> GroupGeometry:
     """Return the geometry that a user has named.
 
     Args:
@@ -52,9 +52,9 @@ def resolve_geometry(
     """
     schedule = Constant(1.0) if t is None else as_schedule(t, "t")
     if mirror is None:
-        return Geometry(Euclidean(), schedule)
+        return GroupGeometry(Euclidean(), schedule)
     if isinstance(mirror, MirrorMap):
-        return Geometry(mirror, schedule)
+        return GroupGeometry(mirror, schedule)
     if not isinstance(mirror, str | Path):
         raise TypeError(
             f"mirror must be a MirrorMap, the name of an entry of the zoo, or None; got {mirror!r}"
@@ -62,14 +62,14 @@ def resolve_geometry(
     entry = entry_on_device(mirror, device, entries)
     name = zoo.versioned(mirror)
     if isinstance(entry, MirrorMap):
-        return Geometry(entry, schedule, entry=name)
+        return GroupGeometry(entry, schedule, entry=name)
     source = f"{str(mirror)!r} in the zoo"
     if getattr(entry, "mirror", None) is None:
         raise ValueError(f"{source} ({type(entry).__name__}) has no mirror map")
     method: Any = require_usable(entry, source)
     if t is None:
         schedule = getattr(method, "t", schedule)
-    return Geometry(method.mirror, schedule, method, name)
+    return GroupGeometry(method.mirror, schedule, method, name)
 
 
 def saved_version_of(mirror: MirrorLike, present: str, saved: str) -> str | Path:
@@ -185,7 +185,7 @@ class NamedTensor(NamedTuple):
         return None
 
     def method(
-        self, make: MakeMethod | None, geometry: Geometry, mirror: MirrorMap, t: Schedule
+        self, make: MakeMethod | None, geometry: GroupGeometry, mirror: MirrorMap, t: Schedule
     ) -> GradientMethod[Any]:
         """Return the method of this parameter.
 

@@ -17,7 +17,7 @@ from mirrordescent.mirrors.by_kind import SPECTRAL_BY_KIND_VERSION, ByKind, spec
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.roles import Role, roles as roles_by_shape
 from mirrordescent.optim.base import Group, MirrorOptimizer, Params, Request
-from mirrordescent.optim.geometry import Geometry, MirrorLike, NamedTensor, load_entry
+from mirrordescent.optim.geometry import GroupGeometry, MirrorLike, NamedTensor, load_entry
 from mirrordescent.optim.options import Decoupled, Options
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.schedules import OverRun, ScheduleLike
@@ -151,7 +151,7 @@ class Preconditioned(MirrorOptimizer):
         group["weight_decay"] = Decoupled(group["weight_decay"])
         return super()._construct_executor(number, group)
 
-    def _geometry_version(self, geometry: Geometry) -> int | None:
+    def _geometry_version(self, geometry: GroupGeometry) -> int | None:
         return SPECTRAL_BY_KIND_VERSION if geometry.mirror is self._default_map else None
 
     def _schedule_with(self, mirror: str | Path, request: Request) -> ScheduleLike | None:

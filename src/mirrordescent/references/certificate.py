@@ -303,7 +303,11 @@ def _matches(problem: Problem, entry: dict[str, Tensor]) -> bool:
     names = {name for name in entry if not name.startswith(WITNESS)}
     if not required <= names <= required | scalars | {"probes"}:
         return False
+    if len(names) < len(entry) and "kind" not in entry:
+        return False
     if any(name in entry and entry[name].ndim for name in scalars):
+        return False
+    if not _is_index(entry.get("way"), len(WAYS)) or not _is_index(entry.get("kind"), len(KINDS)):
         return False
     x = entry["x"]
     batch = problem.batch or len(x)
@@ -315,10 +319,15 @@ def _matches(problem: Problem, entry: dict[str, Tensor]) -> bool:
     return bool((entry["lower"] <= entry["value"] + ROUNDING * entry["value"].abs()).all())
 
 
+def _is_index(stored: Tensor | None, length: int) -> bool:
+    """Tell whether a stored number, if there is one, is an index of a table of this length."""
+    return stored is None or 0 <= int(stored) < length
+
+
 @torch.no_grad()
 def _still_holds(problem: Problem, entry: dict[str, Tensor]) -> bool:
     """Tell whether f still has its stored values, at x, at the start and at random points."""
-    if "probes" not in entry or int(entry.get("way", 0)) >= len(WAYS):
+    if "probes" not in entry:
         return False
     precise = _in_double(problem)
     values = _probe_values(precise, entry["x"].to(next(precise.buffers(), entry["x"]).device))

@@ -76,7 +76,7 @@ class FileForm(NamedTuple):
     extras: dict[str, Any]
 
 
-class Pixels(NamedTuple):
+class PictureData(NamedTuple):
     """Values (height, width, channels) in [0, 1] with opacity last, and the form of their file.
 
     ``premultiplied`` and ``note`` are explained in :class:`Photo`.
@@ -234,7 +234,7 @@ def read_header(path: Path) -> Header:
         return Header((), path.suffix)
 
 
-def _read(picture: Image.Image, path: Path) -> Pixels:
+def _read(picture: Image.Image, path: Path) -> PictureData:
     """Read an image by Pillow."""
     from PIL import ImageOps
 
@@ -246,11 +246,11 @@ def _read(picture: Image.Image, path: Path) -> Pixels:
         note = (
             f"it has {depth} bits per colour; the restored file has {bits}" if depth > bits else ""
         )
-        return Pixels(values, bits, form, note=note)
+        return PictureData(values, bits, form, note=note)
     tags = picture.getexif()
     if bits > 8 and tags.get(PHOTOMETRIC_TAG) == WHITE_IS_ZERO:  # Pillow inverts 8 bits only
         values = 1 - values
-    return Pixels(values, bits, form, note=_extra_samples_note(tags.get(EXTRA_SAMPLES_TAG)))
+    return PictureData(values, bits, form, note=_extra_samples_note(tags.get(EXTRA_SAMPLES_TAG)))
 
 
 def _stored_bits(picture: Image.Image, path: Path) -> int:
@@ -390,7 +390,7 @@ def _require_one_page(count: int, path: Path) -> None:
         )
 
 
-def _read_deep(path: Path) -> Pixels | None:
+def _read_deep(path: Path) -> PictureData | None:
     """Read 16-bit or floating-point colours, which Pillow does not read; None for other files."""
     # tifffile reports damaged files by many kinds of errors.
     with reading(
@@ -408,10 +408,10 @@ def _read_deep(path: Path) -> Pixels | None:
             return None
         picture = read_deep_png(path)
         form = FileForm(DEEP_PNG, "", path.suffix, {"notes": picture.notes})
-        return Pixels(picture.numbers / np.float32(LARGEST[16]), 16, form)
+        return PictureData(picture.numbers / np.float32(LARGEST[16]), 16, form)
 
 
-def _read_deep_tiff(path: Path) -> Pixels | None:
+def _read_deep_tiff(path: Path) -> PictureData | None:
     """Read 16-bit or floating-point colours of a TIFF file; None for other files."""
     with requires_extra("pictures", "Reading deep TIFF files", "tifffile"):
         import tifffile
@@ -460,7 +460,7 @@ def _read_deep_tiff(path: Path) -> Pixels | None:
     if not (values.min() >= 0 and values.max() <= 1):
         raise ValueError("floating-point pixels must lie in [0, 1]")
     form = FileForm(DEEP_TIFF, "", path.suffix, extras)
-    return Pixels(values, 16 if is_integer else 32, form, kinds[:1] == [PREMULTIPLIED])
+    return PictureData(values, 16 if is_integer else 32, form, kinds[:1] == [PREMULTIPLIED])
 
 
 def _deep_tiff_metadata(page: Any) -> dict[str, Any]:
