@@ -20,10 +20,10 @@ ISOTROPIC_ENTRY = f"{LEARNED_ENTRY}-isotropic"  # trained further for isotropic 
 OLDER_ENTRIES = ("photo-inpaint-stencil", "ellipse-denoise-stencil")
 OVERRIDE = "BENCHMARKS_ENTRY"  # environment variable with the name or the file of another entry
 RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.5, 3.0)
-# Ratio of step sizes, steps between checks, and whether the duality gap decides.
-RESTARTED = tuple((ratio, 32, True) for ratio in (0.1, 0.3, 0.8))
+RELAXATION = 1.8  # of PDHG with restarts, and of PDHG after a switch
+# Ratio of step sizes, steps between checks, whether the duality gap decides, and relaxation.
+RESTARTED = tuple((ratio, 32, True, RELAXATION) for ratio in (0.1, 0.3, 0.8))
 SWITCH_AFTER = (10, 100)  # steps before the switch to PDHG
-RELAXATION = 1.8  # of PDHG after the switch
 
 
 def learned_entry() -> str:
