@@ -128,6 +128,28 @@ def test_bounds_in_one_pass_are_those_pixel_by_pixel(variant, mask, compiled, mo
         torch.testing.assert_close(ours, plain, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@masks
+def test_relative_errors_are_charged_as_if_they_were_given_pixel_by_pixel(mask, dtype):
+    problem = make(mask).to(dtype)
+    w = problem.kink * (6 * random(*SHAPE, seed=10).to(dtype) - 3)
+    each = 1e-3 * (w.abs().double() + 4 * problem.kink)
+    by_number = adjoint_bound(problem.pixels, w, 1e-3)
+    by_pixel = adjoint_bound(problem.pixels, w, each)
+    torch.testing.assert_close(by_number, by_pixel, rtol=1e-5, atol=1e-9)
+    assert bool((by_number <= by_pixel + 1e-12).all())
+    assert bool((by_number < adjoint_bound(problem.pixels, w, torch.zeros_like(w))).all())
+    w[0, 0, 1, 1] = 4.01 * problem.kink  # which no feasible u has, if errors are small
+    for error, feasible in ((1e-4, False), (1e-2, True)):
+        each = error * (w.abs().double() + 4 * problem.kink)
+        for bound in (
+            adjoint_bound(problem.pixels, w, error),
+            adjoint_bound(problem.pixels, w, each),
+        ):
+            assert bool(bound[0].isfinite()) == feasible
+            assert bool(bound[1:].isfinite().all())
+
+
 def exact_dual_value(problem, u, sample):
     """min over the box of s·Σ m(x − y)² + ⟨u, Dx⟩, for feasible u, in rational numbers."""
     data = problem.pixels

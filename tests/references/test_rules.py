@@ -78,9 +78,9 @@ def test_which_method_solves_which_saddle_point():
     holes = TVInpainting(image().y, torch.eye(5, 4, dtype=DOUBLE), 0.2)
     for ratio in (0.7, 2.5):
         chosen = primal_dual(holes, SimpleNamespace(F_convexity=0.0, proximable=True, ratio=ratio))
-        assert (type(chosen), chosen.ratio) == (PDHG, ratio)
+        assert (type(chosen), chosen.ratio, chosen.relaxation) == (PDHG, ratio, 1.8)
         chosen = primal_dual(holes, SimpleNamespace(F_convexity=0.0, proximable=False, ratio=ratio))
-        assert (type(chosen), chosen.ratio) == (CondatVu, ratio)
+        assert (type(chosen), chosen.ratio, chosen.relaxation) == (CondatVu, ratio, 1.0)
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, 3.0, 30.0])
@@ -91,7 +91,7 @@ def test_a_ratio_that_is_not_known_is_the_best_of_five(scale, monkeypatch):
     gaps = {}
     found = primal_dual(holes, SimpleNamespace(F_convexity=0.0, proximable=True, ratio=None))
     for ratio in (0.1, 0.5, 2.0, 10.0, 50.0):
-        run = md.solve(holes, PDHG(ratio), iterations=30, check_every=30, progress=False)
+        run = md.solve(holes, PDHG(ratio, 1.8), iterations=30, check_every=30, progress=False)
         gaps[ratio] = float((run.best_value - run.lower).max())
     assert found.ratio == min(gaps, key=gaps.get)
     assert max(gaps.values()) > 2 * min(gaps.values()), "or else nothing was chosen"

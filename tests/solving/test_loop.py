@@ -35,6 +35,7 @@ from mirrordescent import (
 from mirrordescent.domains import Simplex
 from mirrordescent.mirrors import Burg, Diagonal, Euclidean, Logit, NegativeEntropy, SimplexEntropy
 from mirrordescent.oracles import Minibatch, Noisy
+from mirrordescent.trees import is_finite
 
 
 def bowl(*curvatures):
@@ -389,3 +390,12 @@ def test_everything_runs_on_the_device(device):
 def test_the_old_name_of_a_snapshot_warns():
     with pytest.warns(DeprecationWarning, match="Look was renamed to .*Snapshot"):
         assert solving.Look is solving.Snapshot
+
+
+def test_an_overflowing_sum_of_finite_numbers_is_finite():
+    large = torch.full((3, 4), torch.finfo(torch.float32).max)
+    large[1, 2] = torch.inf
+    large[2, 0] = torch.nan
+    assert is_finite(large).tolist() == [True, False, False]
+    assert is_finite({"a": torch.ones(2, 3), "b": torch.zeros(2)}).tolist() == [True, True]
+    assert is_finite(torch.tensor([[torch.inf, -torch.inf], [1.0, 2.0]])).tolist() == [False, True]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -224,3 +226,13 @@ def test_a_map_for_other_images_says_so():
         with pytest.raises(ValueError, match=r"images \(batch, 1, height, width\)"):
             md.solve(md.TVDenoising(torch.rand(1, 3, 8, 8)), zoo.load(name), iterations=1)
     assert names
+
+
+def test_loading_an_entry_does_not_import_the_compiler_of_torch():
+    """Importing it takes longer than everything else that loading does."""
+    code = (
+        "import sys, torch, mirrordescent as md; before = 'torch._dynamo' in sys.modules; "
+        "md.zoo.load('image-tv'); print(before, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -51,6 +51,14 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.allocated = 0.0
         self.called = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch would import its compiler at the first operation, for a second.
+
+        Nothing is compiled in this context.
+        """
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.called += 1

@@ -15,7 +15,12 @@ from mirrordescent.oracles import Oracle, Rounded
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.pixels import Pixels
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
-from mirrordescent.schedules import Number
+
+BLOCK = 32
+"""Number of steps for which schedules are evaluated at once."""
+
+SHARE = kernels.AMD_COLUMNS.index("share")
+"""Column of the weights of gradients in means."""
 
 
 def pixels_of(problem: Problem) -> Pixels | None:
@@ -62,9 +67,10 @@ class StencilRun:
         self.method = method
         self.oracle = oracle
         self.pixels = pixels
+        self._block: tuple[range, Tensor] | None = None
 
     def __call__(self, state: AMDState, steps: int) -> AMDState:
-        return self._run(state, None, 1.0, steps)[0]
+        return self._run(state, None, None, steps)[0]
 
     @property
     def computes_means(self) -> bool:
@@ -87,24 +93,13 @@ class StencilRun:
 
     @torch.no_grad()
     def _run(
-        self, state: AMDState, mean: Tensor | None, shares: Number, steps: int
+        self, state: AMDState, mean: Tensor | None, shares: Tensor | None, steps: int
     ) -> tuple[AMDState, Tensor | None]:
-        first = state.k + 1
-        method = self.method
         pixels = self.pixels
-        t = method.t.sequence(first, steps)
-        curvature = self.oracle.curvature.sequence(first, steps)
-        side = method.mirror.side if isinstance(method.mirror, Stencil) else 0.0
-        numbers = kernels.numbers(
-            pixels.rounded(curvature),
-            pixels.bound,
-            pixels.fidelity,
-            side,
-            method.dual_weight.sequence(first, steps) * t,
-            method.gamma.sequence(first, steps) * t,
-            method.mixing.sequence(first + 1, steps),
-            shares,
-        )
+        numbers = self._numbers(state.k + 1, steps)
+        if shares is not None:
+            numbers = numbers.clone()
+            numbers[..., SHARE] = shares.reshape(-1, 1)
         x, z, mean = kernels.amd_stencil(
             cast(Tensor, state.x),
             cast(Tensor, state.z),
@@ -117,3 +112,35 @@ class StencilRun:
             coupled=pixels.coupled,
         )
         return AMDState(state.k + steps, z, x, x), mean
+
+    def _numbers(self, first: int, steps: int) -> Tensor:
+        """Return the table of numbers of some steps, with a share of 1.
+
+        Schedules are evaluated for a block of steps at once, since a call for a few of them takes
+        as long as steps on a small image.
+        """
+        block = self._block
+        if block is None or first not in block[0] or first + steps - 1 not in block[0]:
+            counts = range(first, first + max(steps, BLOCK))
+            block = counts, self._table(first, len(counts))
+            self._block = block
+        start = first - block[0].start
+        return block[1][start : start + steps]
+
+    def _table(self, first: int, steps: int) -> Tensor:
+        method = self.method
+        pixels = self.pixels
+        t = method.t.sequence(first, steps)
+        curvature = self.oracle.curvature.sequence(first, steps)
+        side = method.mirror.side if isinstance(method.mirror, Stencil) else 0.0
+        table = kernels.numbers(
+            pixels.rounded(curvature),
+            pixels.bound,
+            pixels.fidelity,
+            side,
+            method.dual_weight.sequence(first, steps) * t,
+            method.gamma.sequence(first, steps) * t,
+            method.mixing.sequence(first + 1, steps),
+            1.0,
+        )
+        return table.expand(steps, -1, -1)

@@ -12,6 +12,7 @@ from mirrordescent.kernels.call import (
     supports as supports,
 )
 from mirrordescent.kernels.image_steps import (
+    AMD_COLUMNS as AMD_COLUMNS,
     amd_stencil as amd_stencil,
     close_holes as close_holes,
     dual_fista as dual_fista,

@@ -39,7 +39,7 @@ def dual_bound(data: Pixels, u: Differences) -> Tensor:
     return rounded_down(_minus_rounding(data, _sums_on_box(data, w), huber), data.y.dtype)
 
 
-def adjoint_bound(data: Pixels, w: Tensor, error: Tensor) -> Tensor:
+def adjoint_bound(data: Pixels, w: Tensor, error: Tensor | float) -> Tensor:
     """Return the bound of w = Dᵀu for an unknown u with |u_g| ≤ sλ: (batch,).
 
     An error of w changes the bound by at most the error times the width of the box. If |w| exceeds
@@ -48,15 +48,25 @@ def adjoint_bound(data: Pixels, w: Tensor, error: Tensor) -> Tensor:
     Args:
         data: Problem.
         w: Dᵀu, up to errors.
-        error: Bound on the error of every entry of w.
+        error: Bound on the error of every entry of w; or a number e for errors of at most
+            e·(|w| + 4sλ), for which sums and maxima of |w| are enough.
     """
-    width = data.high.double() - data.low.double()
-    kinks = torch.as_tensor(data.kink, dtype=torch.float64)
-    error = error.detach().double()
-    loss = sum_per_sample(error * width) * (1 + unit(error[0].numel()))
-    limit = 4 * kinks.to(error).reshape(-1, 1, 1, 1)
-    infeasible = (w.detach().double().abs() - error > limit).flatten(1).any(1)
-    loss = torch.where(infeasible, torch.inf, loss)
+    limit = 4 * torch.as_tensor(data.kink, dtype=torch.float64, device=w.device)
+    width = (data.high.double() - data.low.double()).flatten(1)
+    exact = w.detach()
+    if isinstance(error, Tensor):
+        error = error.detach().double()
+        charged = error.sum((2, 3))
+        excess = (exact.double().abs() - error).flatten(1).amax(1)
+    else:
+        sizes = exact.abs()
+        rows = sizes.sum(-1) * (1 + unit(exact.shape[-1], exact.dtype))
+        sums = rows.double().sum(-1)
+        charged = error * (sums + exact[0, 0].numel() * limit.reshape(-1, 1))
+        largest = sizes.amax((1, 2, 3)).double()
+        excess = largest - error * (largest + limit)
+    loss = (charged * width).sum(1) * (1 + unit(exact[0].numel()))
+    loss = torch.where(excess > limit, torch.inf, loss)
     if _compiled(data, w):
         sums = kernels.dual_value(None, w, data.y, data.mask, (data.low, data.high), _numbers(data))
     else:

@@ -49,6 +49,9 @@ TRIAL_ITERATIONS = 200
 RATIOS = (0.1, 0.5, 2.0, 10.0, 50.0)
 """Ratios of step sizes that are tried."""
 
+RELAXATION = 1.8
+"""Over-relaxation of primal-dual methods, which saves a third of the steps to high accuracy."""
+
 VALUE_NAMES = frozenset(("value", "lower", "start_value"))
 """Names of the numbers in a stored certificate."""
 
@@ -528,20 +531,27 @@ class _BestDualPoint:
 def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
     """Return the primal-dual method for a saddle-point form.
 
-    It is dual FISTA if F is strongly convex, PDHG if F has a proximal operator, and Condat–Vũ if
-    not. If the form does not state a ratio of step sizes, short runs with all ``RATIOS`` are
-    compared by the largest gap over the problems, or by the largest value if there are no bounds.
+    It is dual FISTA if F is strongly convex, PDHG with over-relaxation if F has a proximal
+    operator, and Condat–Vũ if not. If the form does not state a ratio of step sizes, short runs
+    with all ``RATIOS`` are compared by the largest gap over the problems, or by the largest value
+    if there are no bounds. Relaxed steps of Condat–Vũ may be shorter, so both are tried.
     """
     if saddle.F_convexity > 0:
         return DualFISTA()
-    kind = PDHG if saddle.proximable else CondatVu
-    if saddle.ratio is not None:
-        return kind(saddle.ratio)
 
-    def largest_gap(ratio: float) -> float:
+    def make(setting: tuple[float, float]) -> PDHG:
+        ratio, rho = setting
+        return PDHG(ratio, rho) if saddle.proximable else CondatVu(ratio, relaxation=rho)
+
+    relaxations = (RELAXATION,) if saddle.proximable else (1.0, RELAXATION)
+    if saddle.ratio is not None:
+        return make((saddle.ratio, relaxations[0]))
+    settings = [(ratio, rho) for ratio in RATIOS for rho in relaxations]
+
+    def largest_gap(setting: tuple[float, float]) -> float:
         run = solve(
             problem,
-            kind(ratio),
+            make(setting),
             iterations=TRIAL_ITERATIONS,
             check_every=TRIAL_ITERATIONS,
             progress=False,
@@ -550,7 +560,7 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
             return float(run.best_value.max())
         return float((run.best_value - run.lower).max())
 
-    return kind(min(RATIOS, key=largest_gap))
+    return make(min(settings, key=largest_gap))
 
 
 def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | None:

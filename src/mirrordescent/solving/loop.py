@@ -119,8 +119,9 @@ def solve(
             bar.update(k, record.description())
             if not record.running.any():
                 break
+    reached = state.k
     for k in sorted(record_at):
-        if k > state.k:  # all samples stopped early and keep their values
+        if k > reached:  # all samples stopped early and keep their values
             record.add_to_trace(state, k, seconds)
     return record.solution(seconds)
 
@@ -147,14 +148,11 @@ class _Record:
         self.previous: PreviousCheck | None = None
         device = self.start_value.device
         self.status = torch.full((batch_size(x0),), int(Status.RUNNING), device=device)
+        self.running = self.status == Status.RUNNING
         self.steps = torch.zeros_like(self.status)
         self.iterations: list[int] = []
         self.seconds: list[float] = []
         self.values: list[Tensor] = []
-
-    @property
-    def running(self) -> Tensor:
-        return self.status == Status.RUNNING
 
     def description(self) -> str:
         """Return one line for the progress bar."""
@@ -257,7 +255,11 @@ class _Record:
         return None
 
     def _mark(self, samples: Tensor, status: Status) -> None:
+        """Give some samples a status, if they are still running."""
+        if not bool(samples.any()):
+            return
         self.status = torch.where(self.running & samples, int(status), self.status)
+        self.running = self.status == Status.RUNNING
 
     def solution(self, seconds: float) -> Solution:
         """Return the solution; samples that are still running have used their budget."""
