@@ -330,25 +330,23 @@ class Composite(Problem, SaddlePoint):
             return self._bound(x, Dual(zeros, v))
         return super().bound_at(x, convexity) if math.isfinite(self.smoothness()) else None
 
-    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the errors of f₀ and of all terms.
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Add the errors of f₀ and of all terms."""
+        total = self.smooth.value_error(x, self.smooth.value(x))
+        for term in self._terms:
+            total = total + term.value_error(x, term.value(x))
+        return total + unit(len(self.parts), value.dtype) * value.abs()
 
-        A term is a sum over Kx, whose gradient is at most its curvature times ‖x‖.
-        """
-        smooth_value = self.smooth.value(x)
+    def gradient_error(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Add the errors of ∇f₀ and of all terms, whose gradients are at most curvature·‖x‖."""
         smooth_gradient = cast(Tensor, self.smooth.grad(x))
-        errors = self.smooth.evaluation_error(x, smooth_value, smooth_gradient)
-        value_error, gradient_error = errors
+        total = self.smooth.gradient_error(x, smooth_gradient)
         size = norm(x)
         for term in self._terms:
             count = x[0].numel() + sum(block[0].numel() for block in term.K(x).values())
-            value_error = value_error + sum_error(2 * term.value(x), count)
-            gradient_error = gradient_error + sum_error(2 * term.curvature * size, count)
-        rounding = unit(len(self.parts), value.dtype)
-        return (
-            value_error + rounding * value.abs(),
-            gradient_error + rounding * (norm(gradient) + norm(smooth_gradient)),
-        )
+            total = total + sum_error(2 * term.curvature * size, count)
+        rounding = unit(len(self.parts), x.dtype)
+        return total + rounding * (norm(gradient) + norm(smooth_gradient))
 
     def _bound(self, x: Tensor, dual: Dual) -> Tensor:
         """Return the bound of a dual point; finite bounds are at least 0 for a :class:`Fit`.

@@ -101,7 +101,8 @@ def _bound_by_linearisation(
     w = add_adjoints(torch.zeros_like(x), smooth, terms, only_terms)
     value = smooth.value(x)
     g = cast(Tensor, smooth.grad(x))
-    value_error, gradient_error = smooth.evaluation_error(x, value, g)
+    value_error = smooth.value_error(x, value)
+    gradient_error = smooth.gradient_error(x, g)
     error = _adjoint_error(smooth, terms, only_terms, x)
     g = g + w
     gradient_error = gradient_error.detach() + error + unit(0, x.dtype) * norm(g).detach()

@@ -21,7 +21,7 @@ from mirrordescent.problems.statements import (
     require_statements_once,
 )
 from mirrordescent.solving.solution import Solution, Status, Trace
-from mirrordescent.solving.stopping import PreviousCheck, Rule, Snapshot
+from mirrordescent.solving.stopping import Evaluation, PreviousCheck, Rule, Snapshot
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
 CHECKS = 25  # default number of checks in a run
@@ -134,7 +134,8 @@ class _Record:
         self.problem = problem
         self.method = method
         self.state = state
-        self.start_value = problem.value(x0)
+        self.start = Evaluation(problem, x0, problem.value(x0))
+        self.start_value = self.start.value
         self.diverge_factor = diverge_factor
         self.scale = self.start_value.abs()
         self.ceiling = self.start_value + diverge_factor * self.scale
@@ -180,7 +181,7 @@ class _Record:
             k=state.k,
             x=x,
             value=value,
-            start_value=self.start_value,
+            start=self.start,
             best_value=self.best_value,
             previous=self.previous,
             lower=self.lower,
