@@ -1,7 +1,8 @@
 """Lower bounds of every problem class against exact minima.
 
 A bound must not exceed the minimum, and a run may be called converged only if its relative gap is
-within the tolerance. Minima come from rational arithmetic, or are values of f with 60 digits at
+within the tolerance. Certificates are verified, with their own witnesses and with forged ones.
+Minima come from rational arithmetic, or are values of f with 60 digits at
 very good points. Every case is one sample of a small batch.
 """
 
@@ -25,6 +26,7 @@ from torch import Tensor
 import mirrordescent as md
 from campaigns.exact import exact_value, game_value, least_squares_minimum
 from campaigns.tally import Tally
+from campaigns.verification import check_verification
 from mirrordescent import methods
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.mirrors import Diagonal
@@ -521,8 +523,9 @@ def check(tally: Tally, name: str, case: Case) -> list[str]:
     if solution is not None and solution.lower is not None:
         bounds.append(solution.lower.double())
     count = len(bounds[0]) if bounds else (case.problem.batch or 1)
-    for sample in range(count):
-        minimum = case.minimum(sample)
+    minima = [case.minimum(sample) for sample in range(count)]
+    check_verification(tally, name, case.problem, minima)
+    for sample, minimum in enumerate(minima):
         lower = max((float(bound[sample]) for bound in bounds), default=-math.inf)
         if math.isnan(lower) or lower > minimum:
             excess = mpmath.nstr(mpmath.mpf(lower) - minimum, 5)

@@ -162,11 +162,17 @@ class SVM(_LinearModel):
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
         """Solve the problem by an interior-point method."""
+        x, lower, _ = self.minimiser_and_dual(tolerance)
+        return x, lower
+
+    def minimiser_and_dual(self, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return minimisers, lower bounds, and the dual points α that prove them, (batch, n)."""
         precise = copy.deepcopy(self).double()
-        x, lower = interior_point(
+        x, lower, alpha = interior_point(
             self.signed, self.ridge, self.C / self.terms, precise.value, tolerance
         )
-        return x.to(self.signed.dtype), rounded_down(lower, self.signed.dtype)
+        dtype = self.signed.dtype
+        return x.to(dtype), rounded_down(lower, dtype), alpha
 
     def config(self) -> Config:
         """Return the signed features yᵢ(φᵢ, 1), whose last column holds the labels."""
