@@ -8,11 +8,12 @@ READY_BENCH := $(VENV)/.ready-bench
 
 KERNEL_SOURCES := $(wildcard src/mirrordescent/kernels/*.[ch])
 
-.PHONY: help demo kernels test lint format bench docs clean
+.PHONY: help demo kernels wheels test lint format bench docs clean
 
 help:
 	@echo "make demo    restore photographs and train a network; writes out/demo/index.html"
 	@echo "make kernels compile the C kernels again, after a change of their sources"
+	@echo "make wheels  build the wheels of all platforms and the source archive; writes dist/"
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types, layers, and that stored results are not stale"
 	@echo "make format  format the code"
@@ -35,6 +36,9 @@ $(READY_BENCH): $(READY)
 
 kernels:
 	$(PYTHON) -m building.compilation
+
+wheels: $(READY)
+	$(BIN)/python -m building.wheels
 
 demo: $(READY)
 	$(BIN)/mirrordescent demo

@@ -110,4 +110,4 @@ def test_small_work_starts_no_threads():
         x = torch.nn.Parameter(torch.ones(10))
         x.grad = torch.ones(10)
         optim.MD([x], fused=True).step()
-        assert _thread_count() == before
+        assert _thread_count() <= before  # threads of other tests may end
