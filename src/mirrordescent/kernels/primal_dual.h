@@ -2,7 +2,7 @@
 
 /* Arguments of the steps. numbers has COLUMNS_PD for every sample and step, and repeats after period steps. */
 typedef struct {
-    long channels, coupled, height, width, masks, planes, samples, period;
+    int64_t channels, coupled, height, width, masks, planes, samples, period;
     REAL *x, *v, *h;
     const REAL *y, *mask, *low, *high;
     const double *numbers;
@@ -14,9 +14,9 @@ typedef struct {
 #endif
 
 /* One row of w = D^T u, plus pull/tau m (x - y) if that is requested. */
-static void NAME(adjoint_row)(const NAME(pd_work) *w, long plane, long row, const REAL *mask, REAL fidelity,
+static void NAME(adjoint_row)(const NAME(pd_work) *w, int64_t plane, int64_t row, const REAL *mask, REAL fidelity,
                               REAL *g) {
-    long width = w->width, height = w->height;
+    int64_t width = w->width, height = w->height;
     const REAL *v = w->v + plane * (height - 1) * width, *h = w->h + (plane * height + row) * (width - 1);
     const REAL *up = v + (row > 0 ? (row - 1) * width : 0), *down = v + row * width;
     REAL from = row > 0, to = row + 1 < height; /* no flux through the border */
@@ -38,12 +38,12 @@ static void NAME(adjoint_row)(const NAME(pd_work) *w, long plane, long row, cons
 }
 
 /* One row of u' for all channels of an image: u + sigma D(ahead), shrunk and projected. next is the next row or null. */
-static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long row, const double *n, const REAL *ahead,
-                            const REAL *next, long stride, REAL *down, REAL *along, REAL *length) {
-    long width = w->width, height = w->height;
+static void NAME(dual_rows)(const NAME(pd_work) *w, int64_t first, int64_t row, const double *n, const REAL *ahead,
+                            const REAL *next, int64_t stride, REAL *down, REAL *along, REAL *length) {
+    int64_t width = w->width, height = w->height;
     REAL sigma = (REAL)n[3], shrink = (REAL)n[6];
     REAL bound = (REAL)n[4];
-    for (long i = 0; i < w->coupled; i++) {
+    for (int64_t i = 0; i < w->coupled; i++) {
         const REAL *a = ahead + i * stride, *b = next + (next ? i * stride : 0);
         REAL *v = w->v + ((first + i) * (height - 1) + row) * width, *h = w->h + ((first + i) * height + row) * (width - 1);
         REAL *d = down + i * stride, *l = along + i * stride;
@@ -61,7 +61,7 @@ static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long row, const 
     }
     if (!w->groups) return;
     NAME(limit)(down, along, w->coupled, stride, width, bound, w->groups, length);
-    for (long i = 0; i < w->coupled; i++) {
+    for (int64_t i = 0; i < w->coupled; i++) {
         REAL *v = w->v + ((first + i) * (height - 1) + row) * width, *h = w->h + ((first + i) * height + row) * (width - 1);
         const REAL *d = down + i * stride, *l = along + i * stride;
         if (next) EACH(j, 0, width) v[j] = d[j];
@@ -74,16 +74,16 @@ static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long row, const 
      x' = x - tau S(w + pull/tau m (x - y)),                           S the stencil (side, 1 - 2 side, side), else;
      u' = limit(shrink (u + sigma D(2 x' - x))).
    x' is clipped to [low, high] of its plane, or not clipped if low and high are null. */
-static void NAME(pd_row)(const void *work, char *scratch, long image, long step, long row) {
+static void NAME(pd_row)(const void *work, char *scratch, int64_t image, int64_t step, int64_t row) {
     const NAME(pd_work) *w = work;
-    long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride;
-    long first = image * w->coupled;
+    int64_t width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride;
+    int64_t first = image * w->coupled;
     const double *n = NUMBERS(w, step, first, COLUMNS_PD);
     REAL tau = (REAL)n[0], pull = (REAL)n[1], shift = (REAL)n[2], side = (REAL)n[5];
     REAL *g = (REAL *)scratch, *ahead = g + 4 * many, *down = ahead + 2 * many, *along = down + many;
     REAL *length = along + many, *s = length + 2 * stride;
-    for (long i = 0; i < w->coupled; i++) {
-        long plane = first + i, at = (plane * height + row) * width;
+    for (int64_t i = 0; i < w->coupled; i++) {
+        int64_t plane = first + i, at = (plane * height + row) * width;
         const REAL *mask = MASK(w, plane);
         REAL *x = w->x + at, *a = ahead + row % 2 * many + i * stride;
         REAL *here = g + row % 4 * many + i * stride;
@@ -120,11 +120,11 @@ static void NAME(pd_row)(const void *work, char *scratch, long image, long step,
 }
 
 /* Several steps. x, v and h are changed in place; masks, coupled, numbers and the result are as for amd_stencil. */
-int NAME(primal_dual)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *v, REAL *h,
-                      const REAL *y, const REAL *mask, long masks, const REAL *low, const REAL *high,
-                      const double *numbers, long period, long steps, int groups, int threads) {
+EXPORT int NAME(primal_dual)(int64_t planes, int64_t channels, int64_t coupled, int64_t height, int64_t width, REAL *x, REAL *v, REAL *h,
+                      const REAL *y, const REAL *mask, int64_t masks, const REAL *low, const REAL *high,
+                      const double *numbers, int64_t period, int64_t steps, int groups, int threads) {
     NAME(pd_work) work = {channels, coupled, height, width, masks, planes, planes / channels, period,
                           x,        v,       h,      y,     mask,  low,    high,              numbers, groups};
-    long size = (8 * coupled + 4) * STRIDE(width) * sizeof(REAL);
+    int64_t size = (8 * coupled + 4) * STRIDE(width) * sizeof(REAL);
     return sweep(NAME(pd_row), &work, size, planes / coupled, height, steps, threads);
 }

@@ -71,9 +71,9 @@ def solve(
         diverge_factor: A sample has diverged if f(x) > f(x₀) + diverge_factor · S. The scale S is
             the larger of |f| at x₀ and at the problem's own start, or the first value of f that is
             not 0 if both are 0.
-        fused: Whether to use C kernels for this method and problem. By default they are used if
-            they are compiled already. True compiles them, once, which takes seconds, and raises an
-            error if there are none. False uses plain torch.
+        fused: Whether to use C kernels. By default they are used if there are kernels for this
+            method and problem. True requires them and raises an error if there are none. False uses
+            plain torch.
         progress: Whether to show a progress bar. By default on a terminal, after one second.
         state: ``state`` of the same method's solution of a similar problem. The run begins there
             in place of x0, with the dual variables if there are any.
