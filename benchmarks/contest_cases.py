@@ -138,7 +138,7 @@ def lower_bounds(problem: TVInpainting) -> Tensor:
     x0 = precise.start(fill=True)
     found = solve(
         precise,
-        PDHG(0.3),
+        PDHG(0.3, 1.8),
         x0,
         iterations=LONGEST,
         stop=gap(CERTIFIED),

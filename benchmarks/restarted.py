@@ -1,5 +1,11 @@
 """Restarted PDHG, a classical opponent: begin anew at averages of iterates, with steps balanced
 anew.
+
+On photographs, restarts and balanced steps need about as many iterations as PDHG with the same
+relaxation and the best ratio of step sizes; their gain is that the ratio need not be tuned. Without
+relaxation they need more. Restarted Halpern iteration of the reflected steps (Lu and Yang, 2024)
+was tried too, with and without balanced steps. It needs more iterations than relaxed PDHG to gaps
+below 1e-2, and is not raced.
 """
 
 from __future__ import annotations
@@ -68,10 +74,16 @@ class RestartedPDHG(Method[RestartedState]):
     sum. Only some iterates of every period enter the averages, so that the others are steps of
     PDHG's own kernel, many a call.
 
+    Args:
+        ratio: First ratio of the step sizes.
+        period: Steps between looks.
+        adaptive: Whether the duality gap decides, and balances the step sizes.
+        relaxation: ρ of PDHG.
+
     Reference: Applegate, Díaz, Hinder, Lu, Lubin, O'Donoghue, Schudy, NeurIPS 2021 (PDLP).
     """
 
-    def __init__(self, ratio: float, period: int, adaptive: bool) -> None:
+    def __init__(self, ratio: float, period: int, adaptive: bool, relaxation: float = 1.0) -> None:
         super().__init__()
         if period % SAMPLES:
             raise ValueError(
@@ -80,9 +92,14 @@ class RestartedPDHG(Method[RestartedState]):
         self.ratio = float(ratio)
         self.period = period
         self.adaptive = adaptive
+        self.relaxation = float(relaxation)
 
     def init(self, x0: Tree, problem: Problem | None = None) -> RestartedState:
-        return _begun(PDHG(self.ratio).init(x0, problem), self.ratio, math.inf)
+        return _begun(self.inner_method(self.ratio).init(x0, problem), self.ratio, math.inf)
+
+    def inner_method(self, ratio: float) -> PDHG:
+        """Return the method of the steps."""
+        return PDHG(ratio, self.relaxation)
 
     def step(
         self,
@@ -92,7 +109,7 @@ class RestartedPDHG(Method[RestartedState]):
         generator: Generator | None = None,
     ) -> RestartedState:
         def plain(ratio: float) -> Run[PDHGState]:
-            return lambda inner, _: PDHG(ratio).step(problem, inner, oracle)
+            return lambda inner, _: self.inner_method(ratio).step(problem, inner, oracle)
 
         return self.advance(problem, state, 1, plain)
 
@@ -149,11 +166,11 @@ def restarted_run(
     method: RestartedPDHG, problem: Problem, oracle: Oracle
 ) -> Run[RestartedState] | None:
     """Return PDHG's fast run, with restarts in between."""
-    if fast_run(PDHG(method.ratio), problem, oracle) is None:
+    if fast_run(method.inner_method(method.ratio), problem, oracle) is None:
         return None
 
     def fast(ratio: float) -> Run[PDHGState]:
-        run = fast_run(PDHG(ratio), problem, oracle)
+        run = fast_run(method.inner_method(ratio), problem, oracle)
         assert run is not None
         return run
 

@@ -67,7 +67,7 @@ def rows(count: int, iterations: int) -> Iterator[tuple[str, ...]]:
             solve, problem, iterations=iterations, trace=[0, iterations], fused=True, progress=False
         )
         solution = run(method, x0)
-        classical = run(PDHG(0.5), x0)
+        classical = run(PDHG(0.5, 1.8), x0)
         first, last = solution.trace.values
         precise = copy.deepcopy(problem).double()
         proofs = (

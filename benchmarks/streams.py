@@ -20,7 +20,7 @@ def main() -> str:
 
     frames = 4 if quick() else 60
     rows = []
-    for name, method in {"PDHG": PDHG(0.5), "dual FISTA": DualFISTA()}.items():
+    for name, method in {"PDHG": PDHG(0.5, 1.8), "dual FISTA": DualFISTA()}.items():
         for way, (moves, noise) in WAYS.items():
             cold, warm, faster = stream(method, moves, noise, frames)
             rows.append((name, way, f"{cold:.0f}", f"{warm:.0f}", f"{faster:.1f}"))

@@ -13,10 +13,11 @@ in brackets. *Never* means that a level is not reached in 1500 iterations, or in
 solvers without a kernel.
 
 All settings are chosen on training images, for every level by itself: the ratio of the step sizes
-of PDHG and of Condat and Vũ's method (0.05 … 3); when PDHG is restarted, at fixed times or by the
-duality gap, which also balances its step sizes; the penalty of ADMM; when a learned method switches
-to PDHG; and the method of a package that has several. Methods that have a kernel in C use it. ADMM
-minimises the total variations of all rows and of all columns exactly, by the taut string of proxTV.
+of PDHG and of Condat and Vũ's method (0.05 … 3) and their over-relaxation (1 … 1.9); the same for
+PDHG that restarts by the duality gap, which also balances its step sizes; the penalty of ADMM; when
+a learned method switches to PDHG; and the method of a package that has several. Methods that have a
+kernel in C use it. ADMM minimises the total variations of all rows and of all columns exactly, by
+the taut string of proxTV.
 
 Packages minimise the same function, plane by plane if they cannot do otherwise, and are run again
 for growing numbers of iterations. The split Bregman method of scikit-image keeps the pixels at the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from mirrordescent.learn import Draw
 from mirrordescent.methods import GD
 from mirrordescent.racing import (
     Race,
+    TunablePrimalDual,
     TunableSolver,
     best_setting,
     first_below,
@@ -85,3 +88,23 @@ def test_the_first_of_equal_settings_is_chosen():
 def test_gaps_may_be_asked_for_problem_by_problem():
     gaps = torch.tensor([[1.0, 1.0], [0.5, 0.9], [0.6, 0.8]])
     assert first_below(gaps, [0, 5, 9], torch.tensor([0.1, 0.8])).tolist() == [-1, 9]
+
+
+@pytest.mark.parametrize("best", [(0.3, 1.8), (0.1, 1.0), (3.0, 1.9), (1.0, 1.5)])
+def test_the_best_ratio_and_relaxation_are_found(best):
+    """The cost has its minimum at a pair, and its valley is not quite along the grid."""
+    tried = []
+
+    def cost(method):
+        tried.append((method.ratio, method.relaxation))
+        across = math.log(method.ratio / best[0])
+        along = method.relaxation - best[1]
+        return across**2 + 4 * along**2 + 0.5 * across * along
+
+    solver = TunablePrimalDual("PDHG", md.PDHG, (0.1, 0.3, 1.0, 3.0))
+    assert solver.tune(cost) == best
+    assert len(tried) == len(set(tried)) <= 4 + 9
+    assert solver.label(best) == f"PDHG ({best[0]:g}, ρ = {best[1]:g})"
+    assert len(solver.settings) == 16
+    made = solver.make([0.3, 1.5])  # a stored pair is a list
+    assert (made.ratio, made.relaxation) == (0.3, 1.5)

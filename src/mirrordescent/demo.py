@@ -158,7 +158,7 @@ def photographs(settings: Damage, iterations: int, console: Console) -> list[Sec
     methods = learned_methods()
     for tunable in _track(RIVALS, "Tuning", console):
         setting = rehearsal.tune(tunable, min(TUNED_AT, iterations))
-        methods[f"{tunable.name} ({setting:g})"] = tunable.make(setting)
+        methods[tunable.label(setting)] = tunable.make(setting)
     curves = [
         contest.run(name, method)
         for name, method in _track(list(methods.items()), "Restoring", console)
@@ -236,7 +236,7 @@ def networks(console: Console) -> list[Section]:
     methods = {
         "LAMD": cast(Method[Any], zoo.load("mnist-cnn-diagonal")),
         f"Adam ({PAPER_ADAM:g})": Adam(PAPER_ADAM),
-        f"{ADAM.name} ({setting:g})": ADAM.make(setting),
+        ADAM.label(setting): ADAM.make(setting),
     }
     runs = [
         training.run(name, method)

@@ -164,14 +164,15 @@ def test_what_can_be_handed_over():
 
 
 def test_a_method_that_proves_is_handed_over_to_condat_and_vu():
-    """After 20 steps, in the geometry of a stencil; the ratio is 0.3, times (unit)⁻¹(λ/λ₀)^−½ where
+    """After 20 steps, in the geometry of a stencil; the ratio is 0.2, times (unit)⁻¹(λ/λ₀)^−½ where
     λ is known.
     """
     method = GD(0.1)
     plain = proven(method)
     assert (type(plain), plain.first, plain.after, plain.certified) == (Switch, method, 20, True)
     assert type(plain.then) is CondatVu
-    assert (plain.then.ratio, plain.then.mirror.damping.item()) == (0.3, pytest.approx(0.6))
+    assert (plain.then.ratio, plain.then.mirror.damping.item()) == (0.2, pytest.approx(0.6))
+    assert plain.then.relaxation == 1.7
     conditioned = proven(Conditioned(method))
     assert type(conditioned) is Conditioned
     inner = conditioned.method
@@ -183,7 +184,7 @@ def test_a_method_that_proves_is_handed_over_to_condat_and_vu():
     law = inner.then.ratio
     assert not any(p.requires_grad for p in law.parameters())
     given = law.given({"unit": torch.tensor([2.0]).log(), "weight": torch.tensor([4.0]).log()})
-    assert float(given(1)) == pytest.approx(0.3 / 2 / 4**0.5)
+    assert float(given(1)) == pytest.approx(0.2 / 2 / 4**0.5)
     then = PDHG(0.7)
     assert proven(method, 5, then).then is then
     assert proven(Conditioned(method), 5, then).method.then is then

@@ -8,7 +8,7 @@ import torch
 import mirrordescent as md
 from mirrordescent import kernels
 from mirrordescent.execution import fast_run
-from mirrordescent.methods import Equipped
+from mirrordescent.methods import Equipped, ScheduledPrimalDual
 from mirrordescent.mirrors import Euclidean, Stencil
 from mirrordescent.oracles import Default, Noisy, Rounded
 from mirrordescent.schedules import PowerLaws
@@ -54,17 +54,39 @@ def problem(kind, shape, dtype, **variant):
     return md.TVInpainting(y, mask, **{"weight": 0.1, **variant})
 
 
+def falling(dtype):
+    """A relaxation that falls from 1.9 to 1.4."""
+    laws = PowerLaws([1, 12], [1.9, 1.4], bound=2.0)
+    return laws.to(dtype).requires_grad_(False)
+
+
+def scheduled(dtype, **options):
+    """A scheduled method whose numbers all change from step to step."""
+    laws = (
+        PowerLaws([1, 12], values) for values in ([0.5, 0.2], [0.7, 0.9], [0.6, 1.0], [0.3, 0.6])
+    )
+    return ScheduledPrimalDual(*laws, **options).to(dtype).requires_grad_(False)
+
+
 METHODS = {
     "AMD": method,
     "PDHG": lambda dtype: md.PDHG(0.3),
     "Condat–Vũ": lambda dtype: md.CondatVu(0.3),
     "dual FISTA": lambda dtype: md.DualFISTA(),
+    "PDHG, relaxed": lambda dtype: md.PDHG(0.3, relaxation=1.8),
+    "Condat–Vũ, relaxed": lambda dtype: md.CondatVu(0.3, relaxation=falling(dtype)),
+    "scheduled": lambda dtype: scheduled(dtype, implicit=False),
+    "scheduled, implicit": lambda dtype: scheduled(dtype, implicit=True),
+    "scheduled, relaxed": lambda dtype: scheduled(
+        dtype, mirror=Stencil(0.6), relaxation=falling(dtype)
+    ),
 }
 PARTS = {
     "AMD": ("x", "z"),
-    "PDHG": ("x", "u"),
-    "Condat–Vũ": ("x", "u"),
     "dual FISTA": ("x", "u", "v", "theta"),
+    "scheduled": ("x", "u", "move"),
+    "scheduled, implicit": ("x", "u", "move"),
+    "scheduled, relaxed": ("x", "u", "move"),
 }
 KINDS = ["denoising", "one mask", "a mask each", "own masks", "channels", "columns"]
 WITHIN = {torch.float32: 1e-6, torch.float64: 1e-14}
@@ -101,8 +123,13 @@ def compare(name, task, dtype, steps=12):
             other = kernel(state, 1)
             state = plain.step(task, state, Default())
             assert other.k == state.k
-            for part in PARTS[name]:
+            for part in PARTS.get(name, ("x", "u")):
                 assert close(getattr(state, part), getattr(other, part), WITHIN[dtype]), part
+            relaxed = getattr(state, "relaxed", None)
+            assert (relaxed is not None) == ("relaxed" in name)
+            if relaxed is not None:
+                assert close(relaxed.x, other.relaxed.x, WITHIN[dtype])
+                assert close(relaxed.u, other.relaxed.u, WITHIN[dtype])
             yield state
 
 
@@ -177,10 +204,13 @@ def test_many_steps_in_one_call_are_the_same_as_one_by_one(
     for steps in (5, 32):
         many = kernel(many, steps)
     assert one.k == many.k == 37
-    for part in PARTS[name]:
+    for part in PARTS.get(name, ("x", "u")):
         assert all(torch.equal(a, b) for a, b in both(getattr(one, part), getattr(many, part))), (
             part
         )
+    if "relaxed" in name:
+        assert torch.equal(one.relaxed.x, many.relaxed.x)
+        assert all(torch.equal(a, b) for a, b in both(one.relaxed.u, many.relaxed.u))
 
 
 @pytest.mark.parametrize(("name", "kind"), pairs("one mask"))
@@ -200,7 +230,10 @@ def test_solve_and_threads(name, kind, monkeypatch):
 @pytest.mark.parametrize(
     "variant", [{}, {"isotropic": True}, {"coupled": True, "huber": 0.1, "weights": True}]
 )
-@pytest.mark.parametrize(("name", "kind"), pairs("a mask each")[1:])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [pair for pair in pairs("a mask each")[1:] if "scheduled" not in pair[0]],
+)
 def test_primal_dual_methods_stop_on_their_certificate(name, kind, variant):
     task = problem(kind, (3, 1, 20, 30), torch.float64, **variant)
     plain = METHODS[name](torch.float64)

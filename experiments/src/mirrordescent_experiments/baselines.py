@@ -1,9 +1,9 @@
 """Baselines with the step sizes of the paper's appendix."""
 
-from mirrordescent.contests.contest import TUNED_PDHG, grid
+from mirrordescent.contests.contest import RATIOS, TUNED_PDHG, grid
 from mirrordescent.methods import PDHG, Adam, Nesterov
 from mirrordescent.methods.baselines import GD
-from mirrordescent.racing import TunableSolver
+from mirrordescent.racing import TunablePrimalDual, TunableSolver
 from mirrordescent.report import Curve
 
 ADAM = TunableSolver("Adam", Adam, grid(1e-3, 1e-1))
@@ -15,9 +15,7 @@ BASELINES = [
 # The best step size of Nesterov's method may lie outside the appendix's grid.
 WIDE_NESTEROV = TunableSolver("wide Nesterov", Nesterov, grid(1e-4, 1e-1))
 CLASSICAL = TUNED_PDHG
-EARLY_CLASSICAL = TunableSolver(
-    "early PDHG", PDHG, CLASSICAL.settings
-)  # tuned for the first iterations
+EARLY_CLASSICAL = TunablePrimalDual("early PDHG", PDHG, RATIOS)  # tuned for the first iterations
 
 
 def mean_by(curve: Curve, moment: float) -> float:

@@ -20,7 +20,7 @@ from mirrordescent.learn.families import SEEDS
 from mirrordescent.methods import PDHG, Equipped, Method, ProjectedNesterov, Wrapper
 from mirrordescent.oracles import InTurn, Oracle, Relative
 from mirrordescent.problems import PoissonTomography, Problem
-from mirrordescent.racing import TunableSolver
+from mirrordescent.racing import TunablePrimalDual, TunableSolver
 from mirrordescent.recipes.task_families import TomographyFamily
 from mirrordescent.recipes.tomography_maps import groups_of_angles
 from mirrordescent.references import certify
@@ -158,7 +158,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return result
 
 
-PDHG_RATIO = TunableSolver("PDHG", PDHG, [0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
+PDHG_RATIO = TunablePrimalDual("PDHG", PDHG, (0.1, 0.2, 0.5, 1.0, 2.0, 5.0))
 SPDHG_RATIO = TunableSolver("SPDHG", SPDHG, [0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
 NESTEROV_STEP = TunableSolver(
     "Nesterov",
@@ -219,12 +219,12 @@ class _Race:
     def run_tuned(self, tunable: TunableSolver, every: int, at: int, prefix: str = "") -> None:
         """Tune on other problems for the gap after some passes, then run on these."""
 
-        def make(setting: float) -> Method[Any]:
+        def make(setting: Any) -> Method[Any]:
             return Passes(tunable.make(setting), every)
 
         wrapped = TunableSolver(tunable.name, make, tunable.settings)
         setting = self.rehearsal.tune(wrapped, min(at, self.rehearsal.iterations))
-        self.run(f"{prefix}{tunable.name} ({setting:g})", tunable.make(setting), every)
+        self.run(f"{prefix}{tunable.label(setting)}", tunable.make(setting), every)
 
 
 def _distance(x: Tensor, phantoms: Tensor) -> Tensor:

@@ -24,7 +24,13 @@ from mirrordescent.methods.fista import FISTA, FISTAState, ProximalNesterov
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.mirrors import NegativeEntropy, OrthantEntropy, SimplexEntropy
 from mirrordescent.problems.base import Problem
-from mirrordescent.racing import Contestant, Race, TunableSolver, iterations_needed
+from mirrordescent.racing import (
+    Contestant,
+    Race,
+    TunablePrimalDual,
+    TunableSolver,
+    iterations_needed,
+)
 from mirrordescent.solving import solve
 
 SMOOTH_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # multiples of the typical step size
@@ -87,11 +93,11 @@ def _primal_dual_solvers(problem: Problem) -> list[TunableSolver]:
     saddle = problem.saddle_point()
     if saddle is None:
         return []
-    solvers = []
+    solvers: list[TunableSolver] = []
     if saddle.proximable:
-        solvers.append(TunableSolver("PDHG", PDHG, RATIOS))
+        solvers.append(TunablePrimalDual("PDHG", PDHG, RATIOS))
     if 0 < saddle.explicit().F_smoothness < math.inf:
-        solvers.append(TunableSolver("Condat–Vũ", CondatVu, RATIOS))
+        solvers.append(TunablePrimalDual("Condat–Vũ", CondatVu, RATIOS))
     if saddle.F_convexity > 0:
         solvers.append(TunableSolver("dual FISTA", lambda _: DualFISTA()))
     return solvers

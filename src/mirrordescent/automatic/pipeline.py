@@ -261,7 +261,7 @@ class _Search:
             contestants.append(Contestant(name, method, "classical", result))
         return contestants
 
-    def _tuned_setting(self, solver: TunableSolver, race: Race) -> float | None:
+    def _tuned_setting(self, solver: TunableSolver, race: Race) -> Any:
         """Return the tuned setting of a solver, or None if it cannot start at these points."""
         try:
             solver.make(solver.settings[0]).init(self.race.x0, self.race.problem)

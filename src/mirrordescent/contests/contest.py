@@ -14,7 +14,7 @@ from mirrordescent.learn import Draw
 from mirrordescent.methods import PDHG, Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
-from mirrordescent.racing import Race, TunableSolver, best_setting
+from mirrordescent.racing import Race, TunablePrimalDual, TunableSolver, best_setting
 from mirrordescent.report import Curve
 from mirrordescent.solving import Snapshot, Solution
 
@@ -33,8 +33,9 @@ def grid(lowest: float, highest: float) -> list[float]:
     return [number for number in numbers if lowest * 0.99 <= number <= highest * 1.01]
 
 
-# The number is the ratio of the primal to the dual step size.
-TUNED_PDHG = TunableSolver("PDHG", PDHG, [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0])
+# The numbers are the ratio of the primal to the dual step size, and the relaxation.
+RATIOS = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
+TUNED_PDHG = TunablePrimalDual("PDHG", PDHG, RATIOS)
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,12 @@ class Contest:
     def run_tuned(self, tunable: TunableSolver, rehearsal: Contest, at: int = TUNED_AT) -> Curve:
         """Tune a method on the problems of another contest, then run it on these."""
         setting = rehearsal.tune(tunable, min(at, rehearsal.iterations))
-        return self.run(f"{tunable.name} ({setting:g})", tunable.make(setting), tunable.oracle)
+        return self.run(tunable.label(setting), tunable.make(setting), tunable.oracle)
 
-    def tune(self, tunable: TunableSolver, at: int = TUNED_AT) -> float:
+    def tune(self, tunable: TunableSolver, at: int = TUNED_AT) -> Any:
         """Return the entry of the grid with the smallest mean gap at an iteration."""
 
-        def mean_gap(setting: float) -> float:
+        def mean_gap(setting: Any) -> float:
             solution = self.solve(tunable.make(setting), tunable.oracle, at)
             if not solution.ok:
                 return torch.inf

@@ -6,6 +6,7 @@ and sample. Its first and second dimension may be 1 if all steps or all samples 
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,18 @@ from mirrordescent.kernels.call import function
 
 Dual = tuple[Tensor, Tensor]
 AMD_COLUMNS = ("curvature", "bound", "fidelity", "side", "far", "near", "mixing", "share")
-PRIMAL_DUAL_COLUMNS = ("tau", "pull", "shift", "sigma", "bound", "side", "shrink")
+PRIMAL_DUAL_COLUMNS = (
+    "tau",
+    "pull",
+    "shift",
+    "sigma",
+    "bound",
+    "side",
+    "shrink",
+    "relaxation",
+    "ahead",
+    "momentum",
+)
 DUAL_FISTA_COLUMNS = ("sigma", "bound", "shrink", "pull")
 
 
@@ -58,6 +70,19 @@ def amd_stencil(
     return x, z, mean
 
 
+class PrimalDualResult(NamedTuple):
+    """Iterates after primal-dual steps, the points of the last step, and the last change of x.
+
+    Without relaxation the points are the iterates. ``move`` is None if none was given.
+    """
+
+    x: Tensor
+    u: Dual
+    point: Tensor
+    dual_point: Dual
+    move: Tensor | None
+
+
 def primal_dual(
     x: Tensor,
     u: Dual,
@@ -67,25 +92,44 @@ def primal_dual(
     numbers: Tensor,
     steps: int,
     *,
+    relaxed: bool = False,
+    move: Tensor | None = None,
     isotropic: bool = False,
     coupled: bool = False,
-) -> tuple[Tensor, Dual]:
-    """Take primal-dual steps.
+) -> PrimalDualResult:
+    """Take at least one primal-dual step.
 
     With w = Dᵀu, S a stencil as in :func:`amd_stencil`, and P the projection of u onto its bounds:
 
     .. code-block:: none
 
-        x⁺ = x − τw + pull·Z(y − x + shift·w), clipped to [low, high]      if side = 0
-        x⁺ = x − τS(w + (pull/τ)Z(x − y))S                                 else
-        u⁺ = P(shrink·(u + σD(2x⁺ − x)))
+        b  = x + momentum·move,                     c = b if shift ≠ 0, else x
+        x⁺ = b − τw + pull·Z(y − c + shift·w), clipped to [low, high]      if side = 0
+        x⁺ = b − τS(w + (pull/τ)Z(x − y))S                                 else
+        u⁺ = P(shrink·(u + σD(x⁺ + ahead·(x⁺ − x))))
+        (x, u) ← (x, u) + relaxation·((x⁺, u⁺) − (x, u)),   move ← the change of x
 
-    Returns:
-        x and both parts of u after the last step.
+    Args:
+        x: Primal iterate.
+        u: Vertical and horizontal part of the dual iterate.
+        y: Images.
+        mask: Mask of observed pixels, or None.
+        box: Lower and upper bound of x⁺, or None.
+        numbers: Table of the numbers of the steps.
+        steps: Number of steps.
+        relaxed: Whether steps are relaxed. Otherwise the column ``relaxation`` is ignored.
+        move: Last change of x. If it is None, there is no momentum.
+        isotropic, coupled: Choice of the differences that share a bound.
     """
     x, y = _images(x, y)
     x = x.clone()
     v, h = (part.contiguous().clone() for part in u)
+    point, dual_point = x, (v, h)
+    if relaxed:
+        point = torch.empty_like(x)
+        dual_point = (torch.empty_like(v), torch.empty_like(h))
+    if move is not None:
+        move = move.contiguous().clone()
     low, high = None, None
     if box is not None:
         low, high = (end.contiguous() for end in box)
@@ -95,10 +139,14 @@ def primal_dual(
         x=x,
         v=v,
         h=h,
+        to_x=point if relaxed else None,
+        to_v=dual_point[0] if relaxed else None,
+        to_h=dual_point[1] if relaxed else None,
+        move=move,
         low=low,
         high=high,
     )
-    return x, (v, h)
+    return PrimalDualResult(x, (v, h), point, dual_point, move)
 
 
 def dual_fista(

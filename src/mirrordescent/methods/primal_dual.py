@@ -3,6 +3,8 @@
 They solve  min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 """
 
+import math
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -15,7 +17,7 @@ from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.schedules import Number, Schedule
+from mirrordescent.schedules import Number, Schedule, ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, dot, mix, per_sample, spread, tree_map
 
 
@@ -82,43 +84,101 @@ class PrimalDual(Method[S]):
         raise NotImplementedError
 
 
-class PDHGState(NamedTuple):
-    """Steps taken, and the primal and dual iterates."""
+class Relaxed(NamedTuple):
+    """The primal and dual iterate from which the next step of a relaxed method begins."""
 
-    k: int
     x: Tensor
     u: Tree
 
 
-class PDHG(PrimalDual[PDHGState]):
-    """Primal-dual hybrid gradient, with x̄ = 2x⁺ − x:
+class PDHGState(NamedTuple):
+    """Steps taken, the primal and dual point of the last step, and the relaxed iterates.
 
-    x⁺ = prox_{τF}(x − τKᵀu),  u⁺ = prox_{σG*}(u + σKx̄),  τ = ratio/‖K‖,  σ = 1/(ratio·‖K‖).
+    ``relaxed`` is None if there is no relaxation. Then the next step begins at x and u.
+    """
+
+    k: int
+    x: Tensor
+    u: Tree
+    relaxed: Relaxed | None = None
+
+    @property
+    def iterate(self) -> Relaxed:
+        """The pair from which the next step begins."""
+        return Relaxed(self.x, self.u) if self.relaxed is None else self.relaxed
+
+
+class PDHG(PrimalDual[PDHGState]):
+    """Primal-dual hybrid gradient from iterates (z, w), with over-relaxation by ρ:
+
+    .. code-block:: none
+
+        x = prox_{τF}(z − τKᵀw),   u = prox_{σG*}(w + σK(2x − z)),   τ = ratio/‖K‖
+        (z, w) ← (z, w) + ρ_k((x, u) − (z, w)),                      σ = 1/(ratio·‖K‖)
+
+    x and u are feasible for F and G*, also if ρ > 1 moves (z, w) beyond them. So x is the answer,
+    and u proves the lower bounds. The method converges for every ratio and all ρ in [ε, 2 − ε],
+    ε > 0. With ρ near 1.8 it often needs a third fewer steps than with ρ = 1.
 
     Args:
         ratio: Ratio that balances the two step sizes. The speed depends on it, so tune it. The
             first value of a schedule is used as the ratio; so it can depend on the problem
             (:class:`~mirrordescent.conditioning.ConditionalLaws`).
+        relaxation: ρ in (0, 2), a number or a schedule; 1 for none.
 
-    Reference: Chambolle and Pock, J. Math. Imaging Vis. 40 (2011), Algorithm 1.
+    References: Chambolle and Pock, J. Math. Imaging Vis. 40 (2011), Algorithm 1; Condat, J. Optim.
+        Theory Appl. 158 (2013), Theorem 3.3, with ρ.
     """
 
     cli_names: ClassVar[tuple[str, ...]] = ("pdhg",)
 
     ratio: float | Schedule
+    relaxation: float | Schedule
 
-    def __init__(self, ratio: float | Schedule = 1.0) -> None:
+    def __init__(
+        self, ratio: float | Schedule = 1.0, relaxation: float | ScheduleLike = 1.0
+    ) -> None:
         super().__init__()
+        self.relaxation = as_relaxation(relaxation)
         if isinstance(ratio, Schedule):
             self.ratio = ratio
             return
         require_positive(ratio=ratio)
         self.ratio = float(ratio)
 
+    @property
+    def relaxes(self) -> bool:
+        """Whether ρ ≠ 1."""
+        return isinstance(self.relaxation, Schedule) or self.relaxation != 1.0
+
     def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
         """Return τ and σ: numbers, or tensors (batch,)."""
         ratio = self._balance()
         return ratio / saddle.K_norm, 1 / (ratio * saddle.K_norm)
+
+    def relaxation_at(self, saddle: SaddlePoint, k: int) -> Number:
+        """Return ρ_k: a number, or a tensor (batch,).
+
+        Raises:
+            ValueError: If the method need not converge with this value.
+        """
+        if not isinstance(self.relaxation, Schedule):
+            return self.relaxation  # checked by the constructor
+        rho = self.relaxation(k)
+        require_admissible(self, rho, self.largest_relaxation(saddle))
+        return rho
+
+    def relaxation_sequence(self, saddle: SaddlePoint, first: int, count: int) -> Number:
+        """Return ρ at consecutive counts, (count, 1) or (count, batch), or one number for all."""
+        if not isinstance(self.relaxation, Schedule):
+            return self.relaxation
+        rho = self.relaxation.sequence(first, count)
+        require_admissible(self, rho, self.largest_relaxation(saddle))
+        return rho
+
+    def largest_relaxation(self, saddle: SaddlePoint) -> Number:
+        """Return the least upper bound of ρ for which the method is known to converge."""
+        return 2.0
 
     def dual_step(self, problem: Problem) -> Number:
         return self.step_sizes(self.saddle(problem))[1]
@@ -130,17 +190,21 @@ class PDHG(PrimalDual[PDHGState]):
         self, problem: Problem, state: PDHGState, oracle: Oracle, generator: Generator | None = None
     ) -> PDHGState:
         saddle = self.saddle(problem)
-        x = state.x
+        z, w = state.iterate
         tau, sigma = self.step_sizes(saddle)
-        x_new = self._descend(saddle, x, saddle.K_adjoint(state.u), tau)
-        ascended = tree_map(lambda u, Kx: descend(u, Kx, -sigma), state.u, saddle.K(2 * x_new - x))
-        return PDHGState(state.k + 1, x_new, saddle.prox_G_conjugate(ascended, sigma))
+        x = self._descend(saddle, z, saddle.K_adjoint(w), tau)
+        ascended = tree_map(lambda w, Kx: descend(w, Kx, -sigma), w, saddle.K(2 * x - z))
+        u = saddle.prox_G_conjugate(ascended, sigma)
+        count = state.k + 1
+        if not self.relaxes:
+            return PDHGState(count, x, u)
+        return PDHGState(count, x, u, relax(self.relaxation_at(saddle, count), x, u, state.iterate))
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         return saddle.prox_F(descend(x, pull, tau), tau)
 
     def _start(self, x: Tensor, u: Tree) -> PDHGState:
-        return PDHGState(0, x, u)
+        return PDHGState(0, x, u, Relaxed(x, u) if self.relaxes else None)
 
 
 class CondatVu(PDHG):
@@ -148,24 +212,43 @@ class CondatVu(PDHG):
 
     .. code-block:: none
 
-        x⁺ = ∇ψ*(∇ψ(x) − τ(∇F(x) + Kᵀu)),   u⁺ = prox_{σG*}(u + σK(2x⁺ − x))
-        σ = 1/(ratio·‖K‖),                   1/τ = L/2 + σ‖K‖²,  with norms in the geometry of ψ
+        x = ∇ψ*(∇ψ(z) − τ(∇F(z) + Kᵀw)),   u = prox_{σG*}(w + σK(2x − z))
+        (z, w) ← (z, w) + ρ_k((x, u) − (z, w))
+        σ = 1/(ratio·‖K‖),                 1/τ = c + σ‖K‖²,  with norms in the geometry of ψ
 
     L is the Lipschitz constant of ∇F. Without a map ψ(x) = ½‖x‖², as published. With a map, primal
     steps are mirror steps (Chambolle and Pock's form with Bregman distances). For example, a
     :class:`~mirrordescent.mirrors.Stencil` damps the frequencies on which K is large, so that
     ‖K‖² ≤ 8 shrinks to a fifth, and the steps grow five times.
 
+    **Relaxation.** The method converges for 0 < ρ < 2 − (L/2)/c. If F is quadratic, it is a
+    proximal-point method as soon as c ≥ L, and converges for 0 < ρ < 2. The steps are as long as ρ
+    permits:
+
+    .. code-block:: none
+
+        c = L/(2(2 − ρ₁)), but at least L/2, and at most L if F is quadratic
+
+    So ρ = 1 gives c = L/2. If ρ is a schedule, its first value determines c, and a later value must
+    not be larger than c permits.
+
     Args:
         ratio: Ratio that balances the two step sizes, as in :class:`PDHG`.
         mirror: Linear map; None for ψ(x) = ½‖x‖².
+        relaxation: ρ in (0, 2), a number or a schedule; 1 for none.
 
-    References: Condat, J. Optim. Theory Appl. 158 (2013); Vũ, Adv. Comput. Math. 38 (2013);
-        Chambolle and Pock, Math. Program. 159 (2016).
+    References: Condat, J. Optim. Theory Appl. 158 (2013), Theorem 3.1; Vũ, Adv. Comput. Math. 38
+        (2013); Chambolle and Pock, Math. Program. 159 (2016); Condat, Kitahara, Contreras and
+        Hirabayashi, SIAM Rev. 65 (2023), for quadratic F.
     """
 
-    def __init__(self, ratio: float | Schedule = 1.0, mirror: MirrorMap | None = None) -> None:
-        super().__init__(ratio)
+    def __init__(
+        self,
+        ratio: float | Schedule = 1.0,
+        mirror: MirrorMap | None = None,
+        relaxation: float | ScheduleLike = 1.0,
+    ) -> None:
+        super().__init__(ratio, relaxation)
         if mirror is not None and not mirror.linear:
             raise TypeError(f"CondatVu needs a linear map, got {type(mirror).__name__}")
         self.mirror = mirror
@@ -178,17 +261,83 @@ class CondatVu(PDHG):
     def step_sizes(self, saddle: SaddlePoint) -> tuple[Number, Number]:
         sigma = 1 / (self._balance() * saddle.K_norm)
         square = saddle.K_norm**2
-        smoothness = saddle.F_smoothness
         if self.mirror is not None:
             square = saddle.K_norm_in(self.mirror) ** 2
-            smoothness = smoothness / self.mirror.convexity_in_l2()
-        return 1 / (smoothness / 2 + sigma * square), sigma
+        return 1 / (self._slack(saddle) + sigma * square), sigma
+
+    def largest_relaxation(self, saddle: SaddlePoint) -> Number:
+        smoothness = self._smoothness(saddle)
+        slack = self._slack(saddle)
+        if saddle.F_quadratic:
+            enough = smoothness <= slack
+            if isinstance(enough, Tensor):
+                return torch.where(enough, 2.0, 2 - smoothness / (2 * slack))
+            if enough:
+                return 2.0
+        return 2 - smoothness / (2 * slack)
+
+    def _smoothness(self, saddle: SaddlePoint) -> float:
+        """Return L in the geometry of ψ."""
+        if self.mirror is None:
+            return saddle.F_smoothness
+        return saddle.F_smoothness / self.mirror.convexity_in_l2()
+
+    def _slack(self, saddle: SaddlePoint) -> Number:
+        """Return c = 1/τ − σ‖K‖²."""
+        rho = self.relaxation(1) if isinstance(self.relaxation, Schedule) else self.relaxation
+        return least_slack(self._smoothness(saddle), rho, saddle.F_quadratic)
 
     def _descend(self, saddle: SaddlePoint, x: Tensor, pull: Tensor, tau: Number) -> Tensor:
         slope = saddle.grad_F(x) + pull
         if self.mirror is None:
             return saddle.project(descend(x, slope, tau))
         return descend(x, self.mirror.to_primal(slope), tau)
+
+
+def as_relaxation(relaxation: float | ScheduleLike) -> float | Schedule:
+    """Return a schedule, or a number in (0, 2)."""
+    if not isinstance(relaxation, Real):
+        return as_schedule(cast(ScheduleLike, relaxation), "relaxation")
+    if not 0 < float(relaxation) < 2:
+        raise ValueError(
+            f"relaxation must be a number in (0, 2), or a schedule; got {relaxation}. "
+            "1 is no relaxation, and 1.8 is often fast"
+        )
+    return float(relaxation)
+
+
+def require_admissible(method: Method[Any], rho: Number, largest: Number) -> None:
+    """Raise a ValueError unless 0 < ρ < 2 and ρ ≤ largest, up to rounding."""
+    rho = torch.as_tensor(rho).detach()
+    bound = torch.as_tensor(largest).detach().to(rho)
+    rounding = 8 * torch.finfo(rho.dtype).eps
+    if bool(((rho > 0) & (rho < 2) & (rho <= bound * (1 + rounding))).all()):
+        return
+    raise ValueError(
+        f"{type(method).__name__} needs a relaxation in (0, 2) that is at most "
+        f"{float(bound.min()):.4g}, which the first value of the schedule permits; got values from "
+        f"{float(rho.min()):.4g} to {float(rho.max()):.4g}. Let the schedule begin with its "
+        "largest value"
+    )
+
+
+def least_slack(smoothness: float, rho: Number, quadratic: bool) -> Number:
+    """Return the least c = 1/τ − σ‖K‖² for which a relaxation converges.
+
+    This is L/(2(2 − ρ)), but at least L/2, and at most L if F is quadratic.
+
+    >>> least_slack(1.0, 1.0, False), least_slack(1.0, 1.75, False), least_slack(1.0, 1.75, True)
+    (0.5, 2.0, 1.0)
+    """
+    most = 1.0 if quadratic else math.inf
+    if isinstance(rho, Tensor):
+        return smoothness * (0.5 / (2 - rho)).clamp(0.5, most)
+    return smoothness * min(max(0.5 / (2 - rho), 0.5), most)
+
+
+def relax(rho: Number, x: Tensor, u: Tree, start: Relaxed) -> Relaxed:
+    """Return (z, w) + ρ((x, u) − (z, w)), where (z, w) is the start of the step."""
+    return Relaxed(cast(Tensor, mix(rho, x, start.x)), mix(rho, u, start.u))
 
 
 def require_no_constraint(method: Method[Any], problem: Problem | None) -> None:

@@ -1,27 +1,55 @@
 """A primal-dual method with a schedule for each of its numbers, for learning on non-smooth f."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from mirrordescent.methods.base import Method
-from mirrordescent.methods.primal_dual import PrimalDual, require_no_constraint
+from mirrordescent.methods.primal_dual import (
+    PrimalDual,
+    Relaxed,
+    as_relaxation,
+    least_slack,
+    relax,
+    require_admissible,
+    require_no_constraint,
+)
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.saddle import SaddlePoint
-from mirrordescent.schedules import Number, ScheduleLike, as_schedule
+from mirrordescent.schedules import Number, Schedule, ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, descend, tree_map
 
 
 class ScheduledState(NamedTuple):
-    """Steps taken, the primal and dual iterates, and the last change of the primal one."""
+    """Steps taken, the primal and dual point of the last step, and the last change of the iterate.
+
+    ``relaxed`` is the pair from which the next step begins; None if that is x and u.
+    """
 
     k: int
     x: Tensor
     u: Tree
     move: Tensor
+    relaxed: Relaxed | None = None
+
+    @property
+    def iterate(self) -> Relaxed:
+        """The pair from which the next step begins."""
+        return Relaxed(self.x, self.u) if self.relaxed is None else self.relaxed
+
+
+class ScheduledSizes(NamedTuple):
+    """τ, σ, a, m and ρ of a step or of several: numbers or tensors."""
+
+    tau: Number
+    sigma: Number
+    ahead: Number
+    momentum: Number
+    relaxation: Number
 
 
 class ScheduledPrimalDual(PrimalDual[ScheduledState]):
@@ -29,17 +57,19 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
 
     .. code-block:: none
 
-        v  =  m_k (x − x_old) − τ_k ∇ψ*(∇F(x) + Kᵀu)
-        x⁺ =  P(x + v)                                 u⁺ = prox_{σG*}(u + σ_k K(x⁺ + a_k (x⁺ − x)))
-        σ_k = 1/(ratio_k ‖K‖),                         τ_k = s_k /(L/2 + σ_k ‖K‖²)
+        v = m_k (z − z_old) − τ_k ∇ψ*(∇F(z) + Kᵀw)
+        x = P(z + v)                                   u = prox_{σG*}(w + σ_k K(x + a_k (x − z)))
+        (z, w) ← (z, w) + ρ_k ((x, u) − (z, w))
+        σ_k = 1/(ratio_k ‖K‖),                         τ_k = s_k /(c_k + σ_k ‖K‖²)
 
     or, if it is ``implicit``, with the prox of F in place of its gradient:
 
     .. code-block:: none
 
-        x⁺ =  prox_{τF}(x + m_k (x − x_old) − τ_k Kᵀu),   τ_k = s_k ratio_k/‖K‖
+        x =  prox_{τF}(z + m_k (z − z_old) − τ_k Kᵀw),   τ_k = s_k ratio_k/‖K‖
 
-    With s = a = 1, no momentum and no map this is :class:`~mirrordescent.methods.CondatVu`, or
+    c_k = L/2 for ρ ≤ 1, and as in :class:`~mirrordescent.methods.CondatVu` for ρ > 1. With
+    s = a = 1, no momentum, no map and a constant ρ this is CondatVu, or
     :class:`~mirrordescent.methods.PDHG`, which converge for any ratio. Other numbers are learned:
     for a fixed number of steps, longer steps than those that guarantee convergence can be better.
     Let another method finish the problems that are not solved by then
@@ -53,6 +83,7 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         momentum: m; None for none.
         mirror: Linear map; None for ψ(x) = ½‖x‖².
         implicit: Whether to use the prox of F; only without a map.
+        relaxation: ρ in (0, 2); None for 1.
     """
 
     def __init__(
@@ -63,6 +94,7 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         momentum: ScheduleLike | None = None,
         mirror: MirrorMap | None = None,
         implicit: bool = False,
+        relaxation: ScheduleLike | None = None,
     ) -> None:
         Method.__init__(self, mirror)
         if mirror is not None and not mirror.linear:
@@ -74,6 +106,7 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         self.stretch = as_schedule(stretch, "stretch")
         self.ahead = as_schedule(ahead, "ahead")
         self.momentum = None if momentum is None else as_schedule(momentum, "momentum")
+        self.relaxation = None if relaxation is None else as_relaxation(relaxation)
 
     def saddle(self, problem: Problem | None) -> SaddlePoint:
         """Return the form whose F has a prox, or the one whose F has a gradient."""
@@ -93,29 +126,54 @@ class ScheduledPrimalDual(PrimalDual[ScheduledState]):
         generator: Generator | None = None,
     ) -> ScheduledState:
         saddle = self.saddle(problem)
-        x = state.x
+        z, w = state.iterate
         count = state.k + 1
-        norm = saddle.K_norm
-        sigma = 1 / (self.ratio(count) * norm)
-        curvature = sigma * norm**2
-        if not self.implicit:
-            curvature = curvature + saddle.F_smoothness / 2
-        tau = self.stretch(count) / curvature
-        moved = x
+        tau, sigma, ahead, momentum, rho = self._sizes(saddle, _value_at(count))
+        moved = z
         if self.momentum is not None:
-            moved = descend(x, state.move, -self.momentum(count))
-        slope = saddle.K_adjoint(state.u)
+            moved = descend(z, state.move, -momentum)
+        slope = saddle.K_adjoint(w)
         if self.implicit:
-            x_new = saddle.prox_F(descend(moved, slope, tau), tau)
+            x = saddle.prox_F(descend(moved, slope, tau), tau)
         else:
-            slope = slope + saddle.grad_F(x)
+            slope = slope + saddle.grad_F(z)
             if self.mirror is not None:
                 slope = self.mirror.to_primal(slope)
-            x_new = saddle.project(descend(moved, slope, tau))
-        move = x_new - x
-        Kx = saddle.K(descend(x_new, move, -self.ahead(count)))
-        ascended = tree_map(lambda u, Kx: descend(u, Kx, -sigma), state.u, Kx)
-        return ScheduledState(count, x_new, saddle.prox_G_conjugate(ascended, sigma), move)
+            x = saddle.project(descend(moved, slope, tau))
+        move = x - z
+        Kx = saddle.K(descend(x, move, -ahead))
+        ascended = tree_map(lambda w, Kx: descend(w, Kx, -sigma), w, Kx)
+        u = saddle.prox_G_conjugate(ascended, sigma)
+        if self.relaxation is None:
+            return ScheduledState(count, x, u, move)
+        relaxed = relax(rho, x, u, state.iterate)
+        return ScheduledState(count, x, u, relaxed.x - z, relaxed)
+
+    def step_sequences(self, saddle: SaddlePoint, first: int, count: int) -> ScheduledSizes:
+        """Return the numbers of consecutive steps, each (count, 1) or (count, batch)."""
+        return self._sizes(saddle, lambda schedule: schedule.sequence(first, count))
+
+    def _sizes(self, saddle: SaddlePoint, evaluate: Callable[[Schedule], Number]) -> ScheduledSizes:
+        """Return the numbers of a step or of several, given how to evaluate a schedule."""
+        norm = saddle.K_norm
+        rho: Number = 1.0
+        if isinstance(self.relaxation, Schedule):
+            rho = evaluate(self.relaxation)
+            require_admissible(self, rho, 2.0)
+        elif self.relaxation is not None:
+            rho = self.relaxation
+        sigma = 1 / (evaluate(self.ratio) * norm)
+        curvature = sigma * norm**2
+        if not self.implicit:
+            curvature = curvature + least_slack(saddle.F_smoothness, rho, saddle.F_quadratic)
+        tau = evaluate(self.stretch) / curvature
+        momentum = 0.0 if self.momentum is None else evaluate(self.momentum)
+        return ScheduledSizes(tau, sigma, evaluate(self.ahead), momentum, rho)
 
     def _start(self, x: Tensor, u: Tree) -> ScheduledState:
-        return ScheduledState(0, x, u, torch.zeros_like(x))
+        relaxed = None if self.relaxation is None else Relaxed(x, u)
+        return ScheduledState(0, x, u, torch.zeros_like(x), relaxed)
+
+
+def _value_at(k: int) -> Callable[[Schedule], Number]:
+    return lambda schedule: schedule(k)

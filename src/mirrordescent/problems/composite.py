@@ -266,6 +266,11 @@ class Composite(Problem, SaddlePoint):
         """Smoothness of f₀; 0 if its data are in G."""
         return 0.0 if self.dual_data else cast(float, self.smooth.smoothness())
 
+    @property
+    def F_quadratic(self) -> bool:
+        """Whether f₀ is exactly a :class:`SquaredError`, or its data are in G, so that F = 0."""
+        return self.dual_data or type(self.smooth) is SquaredError
+
     def grad_F(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x) if self.dual_data else cast(Tensor, self.smooth.grad(x))
 

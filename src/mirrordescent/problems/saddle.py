@@ -18,8 +18,8 @@ class SaddlePoint(Protocol):
     **Required:** ``K``, ``K_adjoint``, ``K_norm``, ``prox_F``, ``prox_G_conjugate`` and
     ``lower_bound``.
 
-    **Optional:** ``F_smoothness``, ``grad_F`` and ``project``, if F is smooth on a set;
-    ``F_convexity`` and ``argmin_F``, if F is strongly convex.
+    **Optional:** ``F_smoothness``, ``F_quadratic``, ``grad_F`` and ``project``, if F is smooth on a
+    set; ``F_convexity`` and ``argmin_F``, if F is strongly convex.
     """
 
     proximable: bool = True
@@ -50,6 +50,11 @@ class SaddlePoint(Protocol):
     def F_smoothness(self) -> float:
         """A Lipschitz constant of ∇F; infinite if F is not smooth."""
         return math.inf
+
+    @property
+    def F_quadratic(self) -> bool:
+        """Whether F is quadratic on the set where it is finite. Then relaxed steps are longer."""
+        return False
 
     def grad_F(self, x: Tensor) -> Tensor:
         """∇F(x), if F is smooth on the set where it is finite."""

@@ -8,6 +8,8 @@ from mirrordescent.racing.race import (
     spaced_iterations as spaced_iterations,
 )
 from mirrordescent.racing.tuning import (
+    RELAXATIONS as RELAXATIONS,
+    TunablePrimalDual as TunablePrimalDual,
     TunableSolver as TunableSolver,
     best_setting as best_setting,
     iterations_needed as iterations_needed,

@@ -1,4 +1,4 @@
-"""Tuning of solvers that have one setting, such as a step size or a ratio of step sizes."""
+"""Tuning of solvers: of a step size, or of a ratio of step sizes and a relaxation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import torch
 from mirrordescent.methods import Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.racing.race import Race
+
+RELAXATIONS = (1.0, 1.5, 1.8, 1.9)
+"""Relaxations of primal-dual methods that are tried with every ratio of step sizes."""
+
+FIRST_RELAXATION = 1.5
+"""Relaxation with which all ratios are tried first."""
 
 UNSOLVED = 4  # cost of an unsolved problem, as a multiple of the budget
 
@@ -28,7 +34,7 @@ CostValue = TypeVar("CostValue", bound=Comparable)
 
 @dataclass(frozen=True)
 class TunableSolver:
-    """A solver with one setting to choose.
+    """A solver with a setting to choose.
 
     Args:
         name: Name of the solver.
@@ -38,22 +44,87 @@ class TunableSolver:
     """
 
     name: str
-    make: Callable[[float], Method[Any]]
-    settings: Sequence[float] = (1.0,)
+    make: Callable[[Any], Method[Any]]
+    settings: Sequence[Any] = (1.0,)
     oracle: Oracle | None = None
 
-    def tune(self, cost: Cost) -> float:
+    def tune(self, cost: Cost) -> Any:
         """Return the setting of lowest cost, for example by :func:`iterations_needed`."""
         return best_setting(self.settings, lambda setting: cost(self.make(setting)))
 
-    def label(self, setting: float) -> str:
+    def label(self, setting: Any) -> str:
         """Return the name, followed by the setting if there was a choice.
 
         >>> from mirrordescent import GD
         >>> TunableSolver("gradient descent", GD, (0.1, 0.2)).label(0.1)
         'gradient descent (0.1)'
         """
-        return self.name if len(self.settings) == 1 else f"{self.name} ({setting:.3g})"
+        return self.name if len(self.settings) == 1 else f"{self.name} ({self._words(setting)})"
+
+    def _words(self, setting: Any) -> str:
+        return f"{setting:.3g}"
+
+
+class PrimalDualKind(Protocol):
+    """A class of primal-dual methods, such as PDHG or CondatVu."""
+
+    def __call__(self, ratio: float, *, relaxation: float) -> Method[Any]:
+        """Make a method."""
+
+
+class TunablePrimalDual(TunableSolver):
+    """A primal-dual solver whose setting is a pair: the ratio of its step sizes, and ρ.
+
+    Args:
+        name: Name of the solver.
+        kind: Class of the method.
+        ratios: Ratios of its step sizes.
+        relaxations: Relaxations ρ.
+
+    >>> from mirrordescent import PDHG
+    >>> solver = TunablePrimalDual("PDHG", PDHG, (0.3, 1.0))
+    >>> solver.label((0.3, 1.8))
+    'PDHG (0.3, ρ = 1.8)'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: PrimalDualKind,
+        ratios: Sequence[float],
+        relaxations: Sequence[float] = RELAXATIONS,
+    ) -> None:
+        def make(setting: Sequence[float]) -> Method[Any]:
+            ratio, relaxation = setting
+            return kind(ratio, relaxation=relaxation)
+
+        pairs = [(ratio, relaxation) for ratio in ratios for relaxation in relaxations]
+        super().__init__(name, make, pairs)
+
+    def tune(self, cost: Cost) -> tuple[float, float]:
+        """Return the pair of lowest cost on a part of the grid.
+
+        All ratios are tried with a relaxation of 1.5, then the best one and its neighbours with all
+        relaxations. The best ratio hardly depends on the relaxation.
+        """
+        costs: dict[tuple[float, float], float] = {}
+
+        def cached(pair: tuple[float, float]) -> float:
+            if pair not in costs:
+                costs[pair] = cost(self.make(pair))
+            return costs[pair]
+
+        ratios = list(dict.fromkeys(ratio for ratio, _ in self.settings))
+        relaxations = list(dict.fromkeys(relaxation for _, relaxation in self.settings))
+        first = FIRST_RELAXATION if FIRST_RELAXATION in relaxations else relaxations[0]
+        best = ratios.index(best_setting(ratios, lambda ratio: cached((ratio, first))))
+        near = ratios[max(best - 1, 0) : best + 2]
+        pairs = [(ratio, relaxation) for ratio in near for relaxation in relaxations]
+        return best_setting(pairs, cached)
+
+    def _words(self, setting: Sequence[float]) -> str:
+        ratio, relaxation = setting
+        return f"{ratio:.3g}, ρ = {relaxation:g}"
 
 
 def best_setting(settings: Sequence[Setting], cost: Callable[[Setting], CostValue]) -> Setting:
