@@ -6,10 +6,14 @@ READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
 READY_BENCH := $(VENV)/.ready-bench
 
-.PHONY: help demo test lint format bench docs clean
+KERNEL_SOURCES := $(wildcard src/mirrordescent/kernels/*.[ch])
+
+.PHONY: help demo kernels wheels test lint format bench docs clean
 
 help:
 	@echo "make demo    restore photographs and train a network; writes out/demo/index.html"
+	@echo "make kernels compile the C kernels again, after a change of their sources"
+	@echo "make wheels  build the wheels of all platforms and the source archive; writes dist/"
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types, layers, and that stored results are not stale"
 	@echo "make format  format the code"
@@ -17,7 +21,7 @@ help:
 	@echo "make docs    build the documentation; writes out/docs/index.html"
 	@echo "make clean   remove the virtual environment and all generated files"
 
-$(READY): pyproject.toml experiments/pyproject.toml constraints.txt
+$(READY): pyproject.toml experiments/pyproject.toml constraints.txt $(KERNEL_SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable ./experiments
 	touch $(READY)
@@ -29,6 +33,12 @@ $(READY_DOCS): $(READY)
 $(READY_BENCH): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable "./experiments[bench]"
 	touch $(READY_BENCH)
+
+kernels:
+	$(PYTHON) -m building.compilation
+
+wheels: $(READY)
+	$(BIN)/python -m building.wheels
 
 demo: $(READY)
 	$(BIN)/mirrordescent demo

@@ -35,6 +35,7 @@ SMALL = {
     "processes": 1,
     "race": 1,
     "load": 120,
+    "bounds": 23,
 }
 """Number of cases of each campaign in the campaign ``small``."""
 

@@ -1,7 +1,8 @@
 """Lower bounds of every problem class against exact minima.
 
 A bound must not exceed the minimum, and a run may be called converged only if its relative gap is
-within the tolerance. Minima come from rational arithmetic, or are values of f with 60 digits at
+within the tolerance. Certificates are verified, with their own witnesses and with forged ones.
+Minima come from rational arithmetic, or are values of f with 60 digits at
 very good points. Every case is one sample of a small batch.
 """
 
@@ -11,6 +12,7 @@ import copy
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,6 +26,7 @@ from torch import Tensor
 import mirrordescent as md
 from campaigns.exact import exact_value, game_value, least_squares_minimum
 from campaigns.tally import Tally
+from campaigns.verification import check_verification
 from mirrordescent import methods
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.mirrors import Diagonal
@@ -58,7 +61,7 @@ KINDS = (
     "rank-deficient",
     "degenerate sample",
 )
-BATCH = 4
+BATCH = 8
 TOLERANCE = 1e-3
 STEPS = 120
 """Steps of the runs whose bounds are examined."""
@@ -344,7 +347,13 @@ def _image_case(draw: Draw, problem: Composite, solver: methods.Method[Any] | No
                 reference = md.DualFISTA()
             elif form.proximable:
                 reference = methods.PDHG(precise.ratio or ratio)
-            run = md.solve(precise, reference, iterations=REFERENCE_STEPS, progress=False)
+            run = md.solve(
+                precise,
+                reference,
+                iterations=REFERENCE_STEPS,
+                check_every=REFERENCE_STEPS // 3,  # every check computes bounds
+                progress=False,
+            )
             x = torch.as_tensor(run.best_x)
             good.append(x)
             good.append(torch.as_tensor(precise.domain.project(_merged(x))))
@@ -382,9 +391,17 @@ def _merged(x: Tensor) -> Tensor:
     return merged.reshape(x.shape)
 
 
+def _shared_matrix(draw: Draw, dtype: torch.dtype) -> SquaredError:
+    """Return a squared error with one matrix for all samples."""
+    A = draw.matrix(4, 3)[-1]
+    b = draw.vector(A.expand(BATCH, -1, -1))
+    if draw.kind == "degenerate sample":
+        b[0] = 0
+    return SquaredError(b.to(dtype), Matrix(A.to(dtype)))
+
+
 def _lasso(draw: Draw, dtype: torch.dtype) -> Composite:
-    A = draw.matrix(4, 3)
-    fit = SquaredError(draw.vector(A).to(dtype)[:1], Matrix(A[-1].to(dtype)))
+    fit = _shared_matrix(draw, dtype)
     return Composite(fit, [L1(draw.weight() * draw.units)])
 
 
@@ -407,8 +424,7 @@ def _tv_of_data(draw: Draw, dtype: torch.dtype) -> Composite:
 
 
 def _ridge(draw: Draw, dtype: torch.dtype) -> Composite:
-    A = draw.matrix(4, 3)
-    fit = SquaredError(draw.vector(A).to(dtype)[:1], Matrix(A[-1].to(dtype)))
+    fit = _shared_matrix(draw, dtype)
     return Composite(fit, [Ridge(draw.random.choice((1e-6, 1.0)) * draw.units**2)])
 
 
@@ -419,8 +435,7 @@ def _roughness(draw: Draw, dtype: torch.dtype) -> Composite:
 
 
 def _non_negative(draw: Draw, dtype: torch.dtype) -> Composite:
-    A = draw.matrix(4, 3)
-    fit = SquaredError(draw.vector(A).to(dtype)[:1], Matrix(A[-1].to(dtype)))
+    fit = _shared_matrix(draw, dtype)
     return Composite(fit, [PositiveOrthant()])
 
 
@@ -446,8 +461,8 @@ def _tomography(draw: Draw, dtype: torch.dtype) -> Composite:
 
 
 def _classifier(draw: Draw, dtype: torch.dtype) -> Composite:
-    features = draw.matrix(6, 2)[-1:]
-    labels = torch.where(draw.normal(1, 6) > 0, 1.0, -1.0)
+    features = draw.matrix(6, 2)
+    labels = torch.where(draw.normal(BATCH, 6) > 0, 1.0, -1.0)
     ridge = draw.random.choice((1e-3, 1.0)) * draw.units**2
     model = LogisticRegression(features.to(dtype), labels.to(dtype), ridge)
     return Composite(model, [L1(draw.random.choice((1e-3, 0.1)) * draw.units)])
@@ -483,6 +498,7 @@ FORMULAS: dict[str, Callable[[Draw], Case]] = {
 def run(tally: Tally) -> None:
     """Run the campaign; pairs of formula and kind take turns."""
     warnings.simplefilter("ignore")
+    statuses = Counter[str]()
     pairs = [(formula, kind) for formula in FORMULAS for kind in KINDS]
     offset = tally.random.randrange(len(pairs))
     for number in tally.cases():
@@ -491,22 +507,25 @@ def run(tally: Tally) -> None:
         draw = Draw(tally.random, generator, kind)
         name = f"{formula}, {kind}"
         try:
-            check(tally, name, FORMULAS[formula](draw))
+            statuses.update(check(tally, name, FORMULAS[formula](draw)))
         except md.DomainError as error:
             tally.note(name, f"refused, {type(error).__name__}")
         except Exception as error:
             tally.fault(f"{name}, {type(error).__name__}", error)
+    listed = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    tally.measure("statuses of the runs", listed)
 
 
-def check(tally: Tally, name: str, case: Case) -> None:
-    """Compare all bounds of one batch with the minima of its samples."""
+def check(tally: Tally, name: str, case: Case) -> list[str]:
+    """Compare all bounds of one batch with the minima of its samples; return the statuses."""
     bounds = [bound.double() for bound in case.bounds()]
     solution = None if case.run is None else case.run()
     if solution is not None and solution.lower is not None:
         bounds.append(solution.lower.double())
     count = len(bounds[0]) if bounds else (case.problem.batch or 1)
-    for sample in range(count):
-        minimum = case.minimum(sample)
+    minima = [case.minimum(sample) for sample in range(count)]
+    check_verification(tally, name, case.problem, minima)
+    for sample, minimum in enumerate(minima):
         lower = max((float(bound[sample]) for bound in bounds), default=-math.inf)
         if math.isnan(lower) or lower > minimum:
             excess = mpmath.nstr(mpmath.mpf(lower) - minimum, 5)
@@ -515,6 +534,7 @@ def check(tally: Tally, name: str, case: Case) -> None:
         if solution is not None and solution.statuses[sample] is Status.CONVERGED:
             _check_gap(tally, name, case.problem, solution, sample, minimum)
         tally.note(name, "below the minimum" if lower > -math.inf else "no bound")
+    return [] if solution is None else [str(status) for status in solution.statuses]
 
 
 def _check_gap(

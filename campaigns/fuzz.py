@@ -88,7 +88,6 @@ READER_WEIGHTS = {
     "checkpoint": 0.4,
     "reference": 3,
     "archive": 4,
-    "library": 4,
     "record": 2,
     "line": 6,
     "state": 3,

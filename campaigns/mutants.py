@@ -487,7 +487,7 @@ def _run_tests(tests: list[str], copy: Path, log: Path) -> None:
         sys.path[:0] = [str(copy), str(ROOT / "experiments" / "src"), str(ROOT)]
         os.environ["PYTHONPATH"] = f"{copy}:{ROOT / 'experiments' / 'src'}:{ROOT}"
         if any(test.startswith(KERNEL_TESTS) for test in tests):
-            code = _compile_kernels()
+            code = _compile_kernels(copy / "mirrordescent")
             if code:
                 return
         import pytest
@@ -497,18 +497,15 @@ def _run_tests(tests: list[str], copy: Path, log: Path) -> None:
         os._exit(code)
 
 
-def _compile_kernels() -> int:
+def _compile_kernels(package: Path) -> int:
     """Compile the kernels, without which their tests are skipped; return 0 or NOT_COMPILED."""
-    from mirrordescent import kernels
+    from building.compilation import CompilationError, compile_in_place, is_current
 
-    os.environ["MIRRORDESCENT_CACHE"] = os.environ["MIRRORDESCENT_TEST_KERNELS"]
     try:
-        kernels.library()
-    except kernels.BuildError:
+        if not is_current(package):
+            compile_in_place(package, {"baseline": ("-march=native",)})
+    except CompilationError:
         return NOT_COMPILED
-    finally:
-        kernels.library.cache_clear()
-        del os.environ["MIRRORDESCENT_CACHE"]
     return 0
 
 
@@ -552,10 +549,7 @@ def run(
     import scipy.optimize  # noqa: F401
     import torch
 
-    os.environ |= {
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "MIRRORDESCENT_TEST_KERNELS": str(folder / "kernels"),
-    }
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     torch.set_num_threads(1)
     reached = json.loads((folder / "reached.json").read_text())
     record = folder / f"outcomes-{seed}-{turn}.json"

@@ -1,4 +1,4 @@
-"""Concurrent access of many processes to kernels, cached references, run folders and entries."""
+"""Concurrent access of many processes to cached references, run folders and entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import mirrordescent as md
 from campaigns.children import CRASHED, equal_tensors, train
 from campaigns.kill import damaged_files
 from campaigns.tally import Tally
-from mirrordescent import TVDenoising, certify, kernels, zoo
+from mirrordescent import TVDenoising, certify, zoo
 from mirrordescent.learn.checkpoint import RunBusy
 from mirrordescent.mirrors import Diagonal
 
@@ -46,9 +46,6 @@ def run(tally: Tally) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         expected = train(folder / "uninterrupted")
-        os.environ["MIRRORDESCENT_CACHE"] = str(folder / "kernels")
-        codes = run_concurrently(*[kernels.library] * 3)
-        tally.expect("kernels", not any(codes), "built once and loaded by three", codes)
         for number in tally.cases():
             os.environ["MIRRORDESCENT_CACHE"] = str(folder / f"cache{number}")
             _entries(tally, folder)

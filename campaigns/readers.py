@@ -1,4 +1,4 @@
-"""Damaged checkpoints, references, archives, kernels, records and states, and all options.
+"""Damaged checkpoints, references, archives, records and states, and all options.
 
 Files of tensors get a valid checksum, so that the checks behind the checksum are tested.
 """
@@ -32,7 +32,6 @@ from mirrordescent._internal.files import Damaged, read_whole, sealed, unsealed,
 from mirrordescent.cli import comparing, learning, solve
 from mirrordescent.data.errors import DataDamaged, DataMissing
 from mirrordescent.data.image_files import read_images
-from mirrordescent.kernels import build
 from mirrordescent.learn import Draw
 from mirrordescent.learn.checkpoint import RunDamaged
 from mirrordescent.mirrors import HyperbolicEntropy
@@ -177,7 +176,6 @@ class Readers:
         self.plan = plan_restoration("denoise", iterations=2)
         list(self._jobs().run(self.plan, progress=False))
         self.records = (self.out / RECORDS).read_bytes()
-        self.library_content = random.randbytes(3000)
         self.commands = self._commands()
         self.option_names = {name: _option_names(name) for name in self.commands}
 
@@ -285,19 +283,6 @@ class Readers:
         except (DataDamaged, DataMissing):
             return "refused"
         return "read"
-
-    def library(self) -> str:
-        """Check that a damaged compiled library would not be loaded."""
-        path = self.folder / "kernels.so"
-        original = self.library_content + build._seal(self.library_content)
-        content = damage_bytes(original, self.random)
-        path.write_bytes(content)
-        path.chmod(0o700)
-        if content == original:
-            return "the same"
-        if build._trusted(path):
-            raise AssertionError("it would be loaded")
-        return "refused"
 
     def record(self) -> str:
         """Read a damaged list of finished photographs: damaged records are done again."""

@@ -5,7 +5,6 @@ Statuses must be right, lower bounds must be valid, and samples of a batch must 
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from random import Random
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 import mirrordescent as md
 from campaigns.tally import Tally
-from mirrordescent import kernels, methods
+from mirrordescent import methods
 from mirrordescent.methods import Method
 from mirrordescent.mirrors import (
     Diagonal,
@@ -116,8 +115,6 @@ def _upper_bound(problem: md.TVInpainting) -> Tensor:
 def run(tally: Tally) -> None:
     """Run the campaign."""
     warnings.simplefilter("ignore")
-    with contextlib.suppress(kernels.BuildError):  # without a compiler, kernels are not tried
-        kernels.library()
     tally.measure("alone and in a batch", BATCH_NOTE)
     for number in tally.cases():
         generator = torch.Generator().manual_seed(tally.seed * 10**6 + number)

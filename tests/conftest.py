@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from mirrordescent import kernels
+from mirrordescent.kernels import loading
 
 # Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than
 # they gain.
@@ -25,22 +26,33 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """Have the kernels compiled, once for all tests of a run, or skip where that cannot be done."""
-    folder = tmp_path_factory.getbasetemp()
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    kept = os.environ.get("MIRRORDESCENT_TEST_KERNELS")  # by those who run the tests many times
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRRORDESCENT_CACHE", kept or str(shared / "kernels"))
-        kernels.library.cache_clear()
-        try:
-            kernels.library()
-        except kernels.BuildError as error:
-            pytest.skip(f"kernels cannot be built here: {error}")
-        yield
-    # where they are compiled they are used, and other tests are not about them
-    kernels.library.cache_clear()
+@pytest.fixture
+def compiled():
+    """Skip a test if there are no compiled kernels."""
+    try:
+        kernels.library()
+    except kernels.KernelsUnavailable as error:
+        pytest.skip(str(error))
+
+
+def forget_library():
+    """Forget the loaded library, so that the next use looks for it again."""
+    for cached in (loading.library, loading.supported_levels, loading.level, loading._loads):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def fresh_library():
+    """Load the library anew in this test and after it."""
+    forget_library()
+    yield forget_library
+    forget_library()
+
+
+@pytest.fixture
+def no_library(tmp_path, monkeypatch, fresh_library):
+    """An installation without compiled kernels."""
+    monkeypatch.setattr(loading, "library_path", lambda: tmp_path / "_lib" / "kernels.so")
 
 
 @pytest.fixture(

@@ -7,15 +7,13 @@ import platform
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent import kernels, zoo
+from mirrordescent import zoo
 from mirrordescent._internal.files import Damaged, read_whole, whole, write_whole
-from mirrordescent.kernels import BuildError, build
 
 TENSORS = {
     "b": torch.arange(5.0),
@@ -92,71 +90,6 @@ def test_names_of_any_length(tmp_path):
     with whole(path) as partial:
         partial.write_bytes(b"all")
     assert path.read_bytes() == b"all"
-
-
-@pytest.fixture(scope="module")
-def content(compiled):
-    return Path(kernels.library()._name).read_bytes()
-
-
-@pytest.fixture
-def library(content, tmp_path, monkeypatch):
-    """The file of a library in a cache of its own."""
-    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path))
-    path = build._path()
-    path.parent.mkdir(mode=0o700)
-    path.write_bytes(content)
-    path.chmod(0o700)
-    kernels.library.cache_clear()
-    yield path
-    path.write_bytes(content)  # what was loaded from there stays mapped
-    kernels.library.cache_clear()
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:999] + b"?" + b[1000:]]
-)
-def test_a_damaged_library_is_not_loaded_but_built_again(library, damage, monkeypatch):
-    whole = library.read_bytes()
-    library.write_bytes(damage(whole))
-    assert not kernels.available()
-    monkeypatch.setattr(
-        build, "_run", lambda command: Path(command[-2]).write_bytes(whole[: -build._SEAL_LENGTH])
-    )
-    assert kernels.library() is not None
-    assert library.read_bytes() == whole
-
-
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
-@pytest.mark.parametrize("which", ["folder", "file"])
-def test_what_others_can_write_is_not_run(library, which, monkeypatch):
-    assert build._trusted(library)
-    changed = library if which == "file" else library.parent
-    changed.chmod(0o777)
-    assert not kernels.available()
-    with pytest.raises(BuildError, match=r"can be written to by others.*MIRRORDESCENT_CACHE"):
-        kernels.library()
-    changed.chmod(0o700)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(BuildError, match="belongs to another user"):
-        kernels.library()
-
-
-def test_a_compiler_may_have_arguments(tmp_path, monkeypatch):
-    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path))
-    monkeypatch.setenv("CC", f"{sys.executable} -c 'raise SystemExit(3)'")
-    kernels.library.cache_clear()
-    with pytest.raises(BuildError, match=r"raise SystemExit.* failed"):
-        kernels.library()
-
-
-def test_a_cache_that_cannot_be_written_has_a_cure(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "file"))
-    kernels.library.cache_clear()
-    with pytest.raises(BuildError, match="set MIRRORDESCENT_CACHE to a writable folder"):
-        kernels.library()
-    assert not kernels.available()
 
 
 def test_two_writers_of_one_file_do_not_share_a_partial_file(tmp_path):

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mirrordescent import optim
-from mirrordescent.kernels import BuildError
+from mirrordescent.kernels import KernelsUnavailable
 from mirrordescent.mirrors import (
     Diagonal,
     HyperbolicEntropy,
@@ -147,7 +147,7 @@ def checks(rank):
 def _compiled(rank):
     try:
         model, optimizer = sharded("AMD", "diagonal-orbit", fused=True)
-    except BuildError:
+    except KernelsUnavailable:
         return None
     return distance(
         train(model, optimizer, 0, 6, rank), alone("AMD", "diagonal-orbit", fused=False)

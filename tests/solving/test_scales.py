@@ -122,13 +122,14 @@ def test_a_gap_below_rounding_is_no_convergence():
 
 
 def test_the_error_of_rounding_counts_against_convergence():
-    at = torch.tensor([1.0], dtype=DOUBLE)
-    rounding = rounding_of(at)
-    allowed = 3 * rounding
-    for gap_in_units, reached in ((1.5, True), (2.5, False)):
-        problem = md.Function(lambda x, units=gap_in_units: 1 + units * rounding + 0 * x.sum(1))
-        stop = gap(1.0, lower=1.0, start_value=1 + allowed)
-        solution = md.solve(problem, md.GD(0.1), at[None], iterations=1, stop=stop)
+    x0 = torch.ones(1, 1, dtype=DOUBLE)
+    value = torch.ones(1, dtype=DOUBLE)
+    constant = md.Function(lambda x: 1 + 0 * x.sum(1))
+    error = constant.value_error(x0, value) + 2 * rounding_of(value)
+    for share, reached in ((1.5, True), (2.5, False)):
+        problem = md.Function(lambda x, share=share: 1 + share * error + 0 * x.sum(1))
+        stop = gap(1.0, lower=1.0, start_value=value + 3 * error)
+        solution = md.solve(problem, md.GD(0.1), x0, iterations=1, stop=stop)
         assert solution.statuses == [Status.CONVERGED if reached else Status.BUDGET]
 
 

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from mirrordescent import optim
 from mirrordescent.contests.training_runs import LOSS, PAPER_ADAM, TEST_ACCURACY, panels
-from mirrordescent.kernels import BuildError, library
+from mirrordescent.kernels import available
 from mirrordescent.methods import SMD
 from mirrordescent.recipes.spectral_maps import ENTRY
 from mirrordescent.recipes.training_tasks import Make
@@ -94,20 +94,13 @@ def _adam(lr: float) -> Make:
 def _learned(entry: str) -> dict[str, Make]:
     """Return the methods of an entry as optimisers."""
     descent = cast(SMD | None, printed(f"{entry}-printed").get(LMD))
-    fastest: Any = {"lr": 1.0, "nonfinite": None, **(FASTEST if _can_compile() else {})}
+    fastest: Any = {"lr": 1.0, "nonfinite": None, **(FASTEST if available() else {})}
     made = {CAPPED: constant(lambda m: optim.AMD(m.named_parameters(), mirror=entry, **fastest))}
     if descent is not None:
         made[LMD] = constant(
             lambda m: optim.SMD(m.named_parameters(), mirror=descent.mirror, t=descent.t, **fastest)
         )
     return made
-
-
-def _can_compile() -> bool:
-    try:
-        return bool(library())
-    except BuildError:
-        return False
 
 
 def _on_pace(loss: Panel) -> list[Claim]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from mirrordescent._internal.files import Damaged, read_whole, write_whole
 from mirrordescent._internal.user_cache import user_cache_directory
 
-VERSION = "3"
+VERSION = "4"
 """Version of the entries, which is increased when their meaning changes."""
 
 

@@ -44,9 +44,9 @@ class SolverOptions:
         tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
             primal-dual method finishes the run. The default is 1e-3; if --method, --mirror or
             --iterations is given, nothing has to be proven by default.
-        fused: Whether to use kernels in C, which make steps several times faster on a CPU. They are
-            compiled once, which takes a few seconds. By default they are used if they are compiled
-            or a C compiler is found.
+        fused: Whether to use C kernels, which make steps several times faster on a CPU. By default
+            they are used if this installation has them. With --fused it is an error if they are
+            missing.
     """
 
     images: Positional[tuple[Path, ...]]
@@ -319,14 +319,14 @@ def _decision(switch: Switch) -> bool | None:
 
 
 def _use_kernels(requested: bool | None) -> bool | None:
-    """Compile the C kernels if the choice is automatic, and continue without them on failure."""
+    """Say why C kernels are missing if the choice is automatic, and continue without them."""
     from mirrordescent import kernels
     from mirrordescent.cli.output import say
 
     if requested is None and not kernels.available():
         try:
             kernels.library()
-        except (OSError, RuntimeError) as error:
+        except kernels.KernelsUnavailable as error:
             say(
                 "mirrordescent: running without compiled kernels, which are several times faster: "
                 f"{error}"

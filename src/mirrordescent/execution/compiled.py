@@ -106,7 +106,7 @@ class KernelSteps:
         self._compared: tuple[ChangeTracker, int] | None = None
         self._fixed_arguments = {
             "count": len(x),
-            "sizes": array("l", [tensor.numel() for tensor in x]),
+            "sizes": array("q", [tensor.numel() for tensor in x]),
             "x": kernels.addresses(x),
             "z": kernels.addresses(stored),
             "leaves": form.leaves,
@@ -129,7 +129,7 @@ class KernelSteps:
         arguments = {
             "w": pointers,
             "tables": pointers,
-            "periods": array("l", [table.numel() for table in tables]),
+            "periods": array("q", [table.numel() for table in tables]),
             **self._fixed_arguments,
         }
         names = self._kernel.names

@@ -56,8 +56,7 @@ def updates_for(
         maps: Map of each parameter, for methods that have none.
         parameters: Local parts of the parameters.
         foreach: Whether steps are taken on lists of tensors; None means wherever possible.
-        fused: Whether C kernels are used. None uses them if they are compiled and ``foreach`` is
-            None.
+        fused: Whether C kernels are used. None uses them if there are any and ``foreach`` is None.
         dual_dtype: Type of the stored state; None for the type of the parameters.
     """
     if fused is None:

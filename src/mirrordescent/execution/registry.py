@@ -48,7 +48,7 @@ def runner(*types: type[Method[Any]]) -> Callable[[RunFactory], RunFactory]:
 def fast_run(method: Method[Any], problem: Problem, oracle: Oracle) -> Run[Any] | None:
     """Return the fast run of a method on a problem, or None if there is none.
 
-    The runs use C kernels, which are compiled when the first of them is called.
+    The runs use C kernels.
     """
     factory = RUNNERS.get(type(method))
     if factory is None:

@@ -33,11 +33,12 @@ def steps_for(
         problem: Problem to solve.
         oracle: Oracle that the method asks for gradients.
         generator: Source of randomness of a stochastic oracle.
-        fused: Whether to use C kernels. By default they are used if they are compiled already.
-            True compiles them now. False uses plain torch.
+        fused: Whether to use C kernels. By default they are used where possible. True requires
+            them. False uses plain torch.
 
     Raises:
         ValueError: If ``fused`` is True and there are no kernels for this method and problem.
+        KernelsUnavailable: If ``fused`` is True and this installation has no compiled kernels.
     """
     use_kernels = kernels.available() if fused is None else fused
     fast = fast_run(method, problem, oracle) if use_kernels else None
@@ -47,5 +48,5 @@ def steps_for(
             "use fused=None or fused=False"
         )
     if fused:
-        kernels.library()  # compile now, not during the first steps
+        kernels.library()  # raises an error if there are no compiled kernels
     return fast or plain_run(method, problem, oracle, generator)

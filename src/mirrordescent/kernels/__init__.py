@@ -1,10 +1,10 @@
 """C kernels for loops that take several passes over memory in torch.
 
-They are compiled on request by the C compiler of the machine, and kept in the cache.
+They are compiled when the package is built, once for every level of a processor. The fastest level
+that the processor supports is chosen when the library is loaded.
 """
 
 from mirrordescent._internal.deprecation import renamed_attributes
-from mirrordescent.kernels.build import BuildError, available, disabled, library
 from mirrordescent.kernels.call import (
     TYPES as TYPES,
     KernelFunction as KernelFunction,
@@ -22,6 +22,14 @@ from mirrordescent.kernels.image_steps import (
     numbers as numbers,
     primal_dual as primal_dual,
 )
+from mirrordescent.kernels.loading import (
+    KernelsUnavailable,
+    available,
+    disabled,
+    level,
+    library,
+    supported_levels,
+)
 from mirrordescent.kernels.preconditioning import (
     adaptive_step as adaptive_step,
     directions as directions,
@@ -32,11 +40,19 @@ from mirrordescent.kernels.preconditioning import (
     powers as powers,
 )
 
-__all__ = ["BuildError", "available", "disabled", "library"]
+__all__ = [
+    "KernelsUnavailable",
+    "available",
+    "disabled",
+    "level",
+    "library",
+    "supported_levels",
+]
 
 __getattr__ = renamed_attributes(
     __name__,
     {
+        "BuildError": "KernelsUnavailable",
         "adapted": "adaptive_step",
         "ready": "available",
         "suits": "supports",

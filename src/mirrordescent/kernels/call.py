@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from array import array
 from collections.abc import Sequence
 from functools import cache
@@ -12,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mirrordescent.kernels.build import library, sources
+from mirrordescent.kernels import sources
+from mirrordescent.kernels.loading import level, library
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
-_DECLARATION = re.compile(r"^(void|int) NAME\((\w+)\)\((.*?)\) *\{", re.MULTILINE | re.DOTALL)
 _NUMBER_TYPES: dict[str, Any] = {
-    "long": ctypes.c_long,
+    "int64_t": ctypes.c_int64,
     "double": ctypes.c_double,
     "int": ctypes.c_int,
 }
@@ -38,9 +37,8 @@ class Declaration(NamedTuple):
 @cache
 def declarations() -> dict[str, Declaration]:
     """Return the declarations of the C functions, read from their sources."""
-    text = "\n".join(path.read_text() for path in sources("h"))
     declared: dict[str, Declaration] = {}
-    for result, name, arguments in _DECLARATION.findall(text):
+    for result, name, arguments in sources.declarations():
         types: dict[str, Any] = {}
         for argument in arguments.split(","):
             if "*" in argument:
@@ -67,7 +65,7 @@ class KernelFunction:
             argument for argument, kind in declared.arguments.items() if kind is ctypes.c_double
         ]
         self._expected = declared.arguments.keys() - {"threads"}
-        self._function = library()[f"{name}_{TYPES[dtype]}"]
+        self._function = library()[f"{name}_{TYPES[dtype]}_{level()}"]
         self._function.restype = declared.result
         self._function.argtypes = list(declared.arguments.values())
 
@@ -92,9 +90,13 @@ class KernelFunction:
             raise MemoryError("a kernel could not allocate its workspace")
 
 
-@cache
 def function(name: str, dtype: torch.dtype) -> KernelFunction:
     """Return a C function, looked up once."""
+    return _function(name, dtype, level())
+
+
+@cache
+def _function(name: str, dtype: torch.dtype, level: str) -> KernelFunction:
     return KernelFunction(name, dtype)
 
 

@@ -138,9 +138,9 @@ def directions(
     """
     x = list(map(Tensor.contiguous, tensors))
     y = list(map(torch.empty_like, x))
-    blocks = array("l")
-    rows = array("l")
-    columns = array("l")
+    blocks = array("q")
+    rows = array("q")
+    columns = array("q")
     weights = array("d")
     shifts = array("d")
     for tensor, h, count in zip(x, functions, parts or [1] * len(x), strict=True):
@@ -173,4 +173,4 @@ def _block_shape(y: Tensor, parts: int) -> tuple[int, int, int]:
 
 
 def _sizes(tensors: Sequence[Tensor]) -> array[int]:
-    return array("l", map(Tensor.numel, tensors))
+    return array("q", map(Tensor.numel, tensors))

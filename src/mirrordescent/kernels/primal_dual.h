@@ -4,7 +4,7 @@
    iterates x, v and h are relaxed, to_x, to_v and to_h get the points of the last step; else they are null. move is the
    last change of x, or null if there is no momentum. */
 typedef struct {
-    long channels, coupled, height, width, masks, planes, samples, period, steps;
+    int64_t channels, coupled, height, width, masks, planes, samples, period, steps;
     REAL *x, *v, *h, *to_x, *to_v, *to_h, *move;
     const REAL *y, *mask, *low, *high;
     const double *numbers;
@@ -16,15 +16,15 @@ typedef struct {
 #endif
 
 /* Relax a row, x += rho (to - x), and copy to to last unless that is null. */
-static void NAME(relax_row)(long width, REAL rho, REAL *x, const REAL *to, REAL *last) {
+static void NAME(relax_row)(int64_t width, REAL rho, REAL *x, const REAL *to, REAL *last) {
     EACH(j, 0, width) x[j] += rho * (to[j] - x[j]);
     if (last) EACH(j, 0, width) last[j] = to[j];
 }
 
 /* One row of w = D^T u, plus pull/tau m (x - y) if that is requested. */
-static void NAME(adjoint_row)(const NAME(pd_work) *w, long plane, long row, const REAL *mask, REAL fidelity,
+static void NAME(adjoint_row)(const NAME(pd_work) *w, int64_t plane, int64_t row, const REAL *mask, REAL fidelity,
                               REAL *g) {
-    long width = w->width, height = w->height;
+    int64_t width = w->width, height = w->height;
     const REAL *v = w->v + plane * (height - 1) * width, *h = w->h + (plane * height + row) * (width - 1);
     const REAL *up = v + (row > 0 ? (row - 1) * width : 0), *down = v + row * width;
     REAL from = row > 0, to = row + 1 < height; /* no flux through the border */
@@ -47,13 +47,13 @@ static void NAME(adjoint_row)(const NAME(pd_work) *w, long plane, long row, cons
 
 /* One row of u' for all channels of an image: u + sigma D(ahead), shrunk, projected and relaxed. next is the next row or
    null. */
-static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long step, long row, const double *n, const REAL *ahead,
-                            const REAL *next, long stride, REAL *down, REAL *along, REAL *length) {
-    long width = w->width, height = w->height;
+static void NAME(dual_rows)(const NAME(pd_work) *w, int64_t first, int64_t step, int64_t row, const double *n, const REAL *ahead,
+                            const REAL *next, int64_t stride, REAL *down, REAL *along, REAL *length) {
+    int64_t width = w->width, height = w->height;
     REAL sigma = (REAL)n[3], shrink = (REAL)n[6], rho = (REAL)n[7];
     REAL bound = (REAL)n[4];
     int relaxed = w->to_x != NULL, last = step + 1 == w->steps;
-    for (long i = 0; i < w->coupled; i++) {
+    for (int64_t i = 0; i < w->coupled; i++) {
         const REAL *a = ahead + i * stride, *b = next + (next ? i * stride : 0);
         REAL *v = w->v + ((first + i) * (height - 1) + row) * width, *h = w->h + ((first + i) * height + row) * (width - 1);
         REAL *d = down + i * stride, *l = along + i * stride;
@@ -77,8 +77,8 @@ static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long step, long 
             down[j] = NAME(clip)(down[j], bound);
             along[j] = NAME(clip)(along[j], bound);
         }
-    for (long i = 0; i < w->coupled; i++) {
-        long at_v = ((first + i) * (height - 1) + row) * width, at_h = ((first + i) * height + row) * (width - 1);
+    for (int64_t i = 0; i < w->coupled; i++) {
+        int64_t at_v = ((first + i) * (height - 1) + row) * width, at_h = ((first + i) * height + row) * (width - 1);
         REAL *v = w->v + at_v, *h = w->h + at_h;
         const REAL *d = down + i * stride, *l = along + i * stride;
         if (relaxed) {
@@ -98,17 +98,17 @@ static void NAME(dual_rows)(const NAME(pd_work) *w, long first, long step, long 
      u' = limit(shrink (u + sigma D(x' + ahead (x' - x)))).
    x' is clipped to [low, high] of its plane, or not clipped if low and high are null. Then x += relaxation (x' - x) and
    u += relaxation (u' - u), and move is the change of x. */
-static void NAME(pd_row)(const void *work, char *scratch, long image, long step, long row) {
+static void NAME(pd_row)(const void *work, char *scratch, int64_t image, int64_t step, int64_t row) {
     const NAME(pd_work) *w = work;
-    long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride;
-    long first = image * w->coupled;
+    int64_t width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride;
+    int64_t first = image * w->coupled;
     const double *n = NUMBERS(w, step, first, COLUMNS_PD);
     REAL tau = (REAL)n[0], pull = (REAL)n[1], shift = (REAL)n[2], side = (REAL)n[5];
     REAL rho = (REAL)n[7], far = (REAL)n[8], momentum = (REAL)n[9];
     REAL *g = (REAL *)scratch, *ahead = g + 4 * many, *down = ahead + 2 * many, *along = down + many;
     REAL *length = along + many, *s = length + 2 * stride, *base = length + 3 * stride;
-    for (long i = 0; i < w->coupled; i++) {
-        long plane = first + i, at = (plane * height + row) * width;
+    for (int64_t i = 0; i < w->coupled; i++) {
+        int64_t plane = first + i, at = (plane * height + row) * width;
         const REAL *mask = MASK(w, plane);
         REAL *x = w->x + at, *a = ahead + row % 2 * many + i * stride;
         REAL *here = g + row % 4 * many + i * stride;
@@ -158,12 +158,12 @@ static void NAME(pd_row)(const void *work, char *scratch, long image, long step,
 
 /* Several steps. x, v, h and move are changed in place. If to_x is not null, steps are relaxed, and to_x, to_v and to_h
    get the points before the last relaxation. masks, coupled, numbers and the result are as for amd_stencil. */
-int NAME(primal_dual)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *v, REAL *h,
-                      REAL *to_x, REAL *to_v, REAL *to_h, REAL *move, const REAL *y, const REAL *mask, long masks,
-                      const REAL *low, const REAL *high, const double *numbers, long period, long steps, int groups,
+EXPORT int NAME(primal_dual)(int64_t planes, int64_t channels, int64_t coupled, int64_t height, int64_t width, REAL *x, REAL *v, REAL *h,
+                      REAL *to_x, REAL *to_v, REAL *to_h, REAL *move, const REAL *y, const REAL *mask, int64_t masks,
+                      const REAL *low, const REAL *high, const double *numbers, int64_t period, int64_t steps, int groups,
                       int threads) {
     NAME(pd_work) work = {channels, coupled, height, width, masks, planes, planes / channels, period, steps,
                           x, v, h, to_x, to_v, to_h, move, y, mask, low, high, numbers, groups};
-    long size = (8 * coupled + 4) * STRIDE(width) * sizeof(REAL);
+    int64_t size = (8 * coupled + 4) * STRIDE(width) * sizeof(REAL);
     return sweep(NAME(pd_row), &work, size, planes / coupled, height, steps, threads);
 }

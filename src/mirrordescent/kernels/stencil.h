@@ -2,7 +2,7 @@
 
 /* Arguments of the steps. numbers has COLUMNS_AMD for every sample and step, and repeats after period steps. */
 typedef struct {
-    long channels, coupled, height, width, masks, planes, samples, period;
+    int64_t channels, coupled, height, width, masks, planes, samples, period;
     REAL *x, *z, *mean;
     const REAL *y, *mask;
     const double *numbers;
@@ -16,11 +16,11 @@ typedef struct {
 /* One row of the gradient g of fidelity and rounded total variation, for all channels of an image and any groups. down
    has the fluxes from the row above on entry and those to the row below on return; along is a workspace for the fluxes
    along the row. */
-static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const REAL *y, const REAL *const *mask, long row,
+static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const REAL *y, const REAL *const *mask, int64_t row,
                                 const double *n, REAL *down, REAL *along, REAL *length, REAL *g) {
-    long width = w->width, plane = width * w->height, stride = STRIDE(width);
+    int64_t width = w->width, plane = width * w->height, stride = STRIDE(width);
     REAL c = (REAL)n[0], fidelity = (REAL)n[2];
-    for (long i = 0; i < w->coupled; i++) {
+    for (int64_t i = 0; i < w->coupled; i++) {
         const REAL *xs = x + i * plane + row * width, *ys = y + i * plane + row * width;
         const REAL *next = xs + (row + 1 < w->height ? width : 0), *ms = mask[i] + (mask[i] ? row * width : 0);
         REAL *gs = g + i * stride, *d = down + i * stride, *a = along + i * stride;
@@ -32,7 +32,7 @@ static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const RE
         a[width - 1] = 0;
     }
     NAME(limit)(down, along, w->coupled, stride, width, (REAL)n[1], w->groups, length);
-    for (long i = 0; i < w->coupled; i++) {
+    for (int64_t i = 0; i < w->coupled; i++) {
         REAL *gs = g + i * stride, *d = down + i * stride, *a = along + i * stride;
         EACH(j, 0, width) gs[j] -= d[j] + a[j];
         EACH(j, 1, width) gs[j] += a[j - 1];
@@ -40,7 +40,7 @@ static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const RE
 }
 
 /* The same for one channel whose differences are clipped one by one, and v = here + side (up - 2 here + g) with it. */
-static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x, const REAL *y, const REAL *mask, long width, int masked, int last, int whole, REAL c,
+static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x, const REAL *y, const REAL *mask, int64_t width, int masked, int last, int whole, REAL c,
                                    REAL bound, REAL fidelity, REAL side, REAL *down, REAL *g, const REAL *here,
                                    const REAL *up, REAL *v) {
     const REAL *next = x + (last ? 0 : width);
@@ -51,11 +51,11 @@ static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x,
     v[j] = here[j] + side * (up[j] - 2 * here[j] + g[j]);                                                         \
     down[j] = below;
     /* It is faster to process whole vectors and to correct both ends afterwards: memory beyond a row is valid. */
-    long from = whole ? 0 : 1, to = whole ? width : width - 1;
+    int64_t from = whole ? 0 : 1, to = whole ? width : width - 1;
     EACH(j, from, to) {
         PIXEL(down[j], NAME(clip)(x[j] - x[j - 1], limit), NAME(clip)(x[j + 1] - x[j], limit))
     }
-    for (long j = 0; j < width; j += width > 1 ? width - 1 : 1) {
+    for (int64_t j = 0; j < width; j += width > 1 ? width - 1 : 1) {
         REAL left = j > 0 ? NAME(clip)(x[j] - x[j - 1], limit) : 0;
         REAL right = j + 1 < width ? NAME(clip)(x[j + 1] - x[j], limit) : 0;
         PIXEL(j ? end : first, left, right)
@@ -66,15 +66,15 @@ static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x,
 /* With g the gradient and S the stencil (side, 1 - 2 side, side), reflected at the border, in both directions:
      z' = z - far S g S,    x' = mixing z' + (1 - mixing) (x - near S g S),    mean' = mean + share (w - mean),
    where w is the part of g from the total variation. */
-static void NAME(amd_row)(const void *work, char *scratch, long image, long step, long row) {
+static void NAME(amd_row)(const void *work, char *scratch, int64_t image, int64_t step, int64_t row) {
     const NAME(amd_work) *w = work;
-    long width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, plane = width * height;
-    long first = image * w->coupled; /* plane of the image */
+    int64_t width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, plane = width * height;
+    int64_t first = image * w->coupled; /* plane of the image */
     const double *n = NUMBERS(w, step, first, COLUMNS_AMD);
     REAL *g = (REAL *)scratch, *down = g + 4 * many, *along = down + many, *length = along + many;
     REAL *v = length + 2 * stride, *x = w->x + first * plane;
     const REAL *y = w->y + first * plane, *mask[w->coupled];
-    for (long i = 0; i < w->coupled; i++)
+    for (int64_t i = 0; i < w->coupled; i++)
         mask[i] = MASK(w, first + i);
     REAL c = (REAL)n[0], bound = (REAL)n[1], fidelity = (REAL)n[2], s = (REAL)n[3];
     REAL *here = g + row % 4 * many, *up = row > 0 ? g + (row + 3) % 4 * many : here;
@@ -97,8 +97,8 @@ static void NAME(amd_row)(const void *work, char *scratch, long image, long step
             NAME(plain_row)(xs, ys, NULL, width, 0, last, whole, c, bound, fidelity, s, down, below, here, up, v);
     }
     REAL far = (REAL)n[4], near = (REAL)n[5], lambda = (REAL)n[6], share = (REAL)n[7];
-    for (long i = 0; i < w->coupled; i++, here += stride, up += stride, below += stride) {
-        long at = i * plane + row * width;
+    for (int64_t i = 0; i < w->coupled; i++, here += stride, up += stride, below += stride) {
+        int64_t at = i * plane + row * width;
         REAL *xs = x + at, *zs = w->z + first * plane + at;
         if (w->mean) {
             REAL *mean = w->mean + first * plane + at;
@@ -124,11 +124,11 @@ static void NAME(amd_row)(const void *work, char *scratch, long image, long step
 /* Several steps. x, z and mean (or null) are changed in place. coupled is the number of channels that are projected
    together, 1 or all. masks is the number of planes of the mask, 0 for none; if there are fewer than planes of images,
    consecutive planes share one. Returns 0, or 1 if memory cannot be allocated. */
-int NAME(amd_stencil)(long planes, long channels, long coupled, long height, long width, REAL *x, REAL *z, const REAL *y,
-                      const REAL *mask, long masks, REAL *mean, const double *numbers, long period, long steps,
+EXPORT int NAME(amd_stencil)(int64_t planes, int64_t channels, int64_t coupled, int64_t height, int64_t width, REAL *x, REAL *z, const REAL *y,
+                      const REAL *mask, int64_t masks, REAL *mean, const double *numbers, int64_t period, int64_t steps,
                       int groups, int threads) {
     NAME(amd_work) work = {channels, coupled, height, width,   masks,  planes, planes / channels, period,
                            x,        z,       mean,   y,       mask,   numbers, groups};
-    long size = (6 * coupled + 4) * STRIDE(width) * sizeof(REAL);
+    int64_t size = (6 * coupled + 4) * STRIDE(width) * sizeof(REAL);
     return sweep(NAME(amd_row), &work, size, planes / coupled, height, steps, threads);
 }

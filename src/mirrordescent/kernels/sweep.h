@@ -6,15 +6,13 @@
    one behind the other, without waiting for the end of a step. */
 #ifndef SWEEP
 #define SWEEP
+#include "pool.h"
+#include "portable.h"
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#ifdef _OPENMP
-#include <sched.h>
-#endif
 
 /* Loop over j in [from, to). Rows do not overlap, so the compiler may vectorise. */
-#define EACH(j, from, to) _Pragma("GCC ivdep") for (long j = (from); j < (to); j++)
+#define EACH(j, from, to) INDEPENDENT for (int64_t j = (from); j < (to); j++)
 #define ROOT(v) _Generic((v), float: sqrtf, double: sqrt)(v)
 
 /* Stride of rows in memory: one entry of padding on both sides, aligned to cache lines. */
@@ -35,52 +33,63 @@
 #define COUPLED 2        /* the channels of a pixel belong to one group */
 
 /* One step on one row of one image. scratch holds its data for the next row. */
-typedef void row_function(const void *work, char *scratch, long image, long step, long row);
+typedef void row_function(const void *work, char *scratch, int64_t image, int64_t step, int64_t row);
 
 /* Steps [from, to) on one image. If before is not null, it is the number of rows the previous steps have finished. */
-static void wave(row_function *row_step, const void *work, char *scratch, long size, long image, long height, long from,
-                 long to, atomic_long *before, atomic_long *done) {
-    for (long front = 0; front < height + LAG * (to - from - 1); front++)
-        for (long j = 0; j < to - from; j++) {
-            long row = front - LAG * j, needed = row + LAG + 1 < height ? row + LAG + 1 : height;
+static void wave(row_function *row_step, const void *work, char *scratch, int64_t size, int64_t image, int64_t height, int64_t from,
+                 int64_t to, counter *before, counter *done) {
+    for (int64_t front = 0; front < height + LAG * (to - from - 1); front++)
+        for (int64_t j = 0; j < to - from; j++) {
+            int64_t row = front - LAG * j, needed = row + LAG + 1 < height ? row + LAG + 1 : height;
             if (row < 0 || row >= height) continue;
-            if (j == 0 && before)
-                for (long tries = 0; atomic_load_explicit(before, memory_order_acquire) < needed; tries++) {
-#ifdef _OPENMP
-                    if (tries > 1000) sched_yield();
-#endif
-                }
+            if (j == 0 && before) wait_for(before, needed);
             row_step(work, scratch + j * size, image, from + j, row);
             if (j == to - from - 1) atomic_store_explicit(done, row + 1, memory_order_release);
         }
 }
 
+/* Arguments of a sweep. Unit u is all steps on image u, or one wave if alone is 0. done has the finished rows of every
+   wave of every image. */
+typedef struct {
+    row_function *row_step;
+    const void *work;
+    int64_t size, images, height, steps, depth, waves;
+    int alone;
+    counter *done, *next;
+} sweep_work;
+
+/* The part of a sweep of one thread. */
+static int sweep_units(const void *work, int mine, int all) {
+    const sweep_work *w = work;
+    int64_t units = w->alone ? w->images : w->images * w->waves;
+    char *scratch = allocate_aligned(w->depth * w->size);
+    (void)mine;
+    (void)all;
+    for (int64_t unit; scratch && (unit = atomic_fetch_add(w->next, 1)) < units;) { /* in order, to avoid deadlocks */
+        int64_t image = w->alone ? unit : unit / w->waves, first = w->alone ? 0 : unit % w->waves;
+        int64_t last = w->alone ? w->waves : first + 1;
+        for (int64_t n = first; n < last; n++) {
+            int64_t to = (n + 1) * w->depth < w->steps ? (n + 1) * w->depth : w->steps;
+            counter *done = w->done + image * w->waves + n, *before = n > first || n == 0 ? NULL : done - 1;
+            wave(w->row_step, w->work, scratch, w->size, image, w->height, n * w->depth, to, before, done);
+        }
+    }
+    free_aligned(scratch);
+    return !scratch;
+}
+
 /* All steps on all images. scratch takes size bytes per step, about as many as a row. Returns 1 if memory cannot be
    allocated. */
-static int sweep(row_function *row_step, const void *work, long size, long images, long height, long steps,
+static int sweep(row_function *row_step, const void *work, int64_t size, int64_t images, int64_t height, int64_t steps,
                  int threads) {
-    long deep = CACHE / (size + 1), depth = deep < 4 ? 4 : deep > WAVE ? WAVE : deep, waves = (steps + depth - 1) / depth;
-    int alone = threads == 1 || images % threads == 0 || images >= 4 * threads, failed = 0;
-    atomic_long *done = calloc(images * waves + 1, sizeof(atomic_long)), *next = done + images * waves;
+    int64_t deep = CACHE / (size + 1), depth = deep < 4 ? 4 : deep > WAVE ? WAVE : deep;
+    int64_t waves = (steps + depth - 1) / depth;
+    int alone = threads == 1 || images % threads == 0 || images >= 4 * threads;
+    counter *done = calloc((size_t)(images * waves + 1), sizeof(counter));
     if (!done) return 1;
-#pragma omp parallel num_threads(threads)
-    {
-        char *scratch = aligned_alloc(64, depth * size);
-        if (!scratch) {
-#pragma omp atomic write
-            failed = 1;
-        }
-        long all = alone ? images : images * waves;
-        for (long unit; scratch && (unit = atomic_fetch_add(next, 1)) < all;) { /* in order, to avoid deadlocks */
-            long image = alone ? unit : unit / waves, first = alone ? 0 : unit % waves, last = alone ? waves : first + 1;
-            for (long w = first; w < last; w++) {
-                long to = (w + 1) * depth < steps ? (w + 1) * depth : steps;
-                atomic_long *mine = done + image * waves + w;
-                wave(row_step, work, scratch, size, image, height, w * depth, to, w > first || !w ? NULL : mine - 1, mine);
-            }
-        }
-        free(scratch);
-    }
+    sweep_work all = {row_step, work, size, images, height, steps, depth, waves, alone, done, done + images * waves};
+    int64_t units = alone ? images : images * waves;
+    int failed = run_team(units < threads ? (int)units : threads, sweep_units, &all);
     free(done);
     return failed;
 }
@@ -93,7 +102,7 @@ static inline REAL NAME(clip)(REAL v, REAL bound) {
 }
 
 /* Project the groups of a row of differences (v vertical, h horizontal, channels stride apart) to length <= bound. */
-static void NAME(limit)(REAL *restrict v, REAL *restrict h, long channels, long stride, long width, REAL bound,
+static void NAME(limit)(REAL *restrict v, REAL *restrict h, int64_t channels, int64_t stride, int64_t width, REAL bound,
                         int groups, REAL *restrict length) {
     if (groups == ISOTROPIC) {
         EACH(j, 0, width) {
@@ -106,7 +115,7 @@ static void NAME(limit)(REAL *restrict v, REAL *restrict h, long channels, long 
     for (int part = 0; part < (groups & ISOTROPIC ? 1 : 2); part++) {
         REAL *one = part ? h : v, *other = groups & ISOTROPIC ? h : NULL;
         EACH(j, 0, width) length[j] = 0;
-        for (long c = 0; c < channels; c++) {
+        for (int64_t c = 0; c < channels; c++) {
             const REAL *a = one + c * stride, *b = other + (other ? c * stride : 0);
             EACH(j, 0, width) length[j] += a[j] * a[j];
             if (other) EACH(j, 0, width) length[j] += b[j] * b[j];
@@ -115,7 +124,7 @@ static void NAME(limit)(REAL *restrict v, REAL *restrict h, long channels, long 
             REAL all = ROOT(length[j]);
             length[j] = bound / (all > bound ? all : bound);
         }
-        for (long c = 0; c < channels; c++) {
+        for (int64_t c = 0; c < channels; c++) {
             REAL *a = one + c * stride, *b = other + (other ? c * stride : 0);
             EACH(j, 0, width) a[j] *= length[j];
             if (other) EACH(j, 0, width) b[j] *= length[j];

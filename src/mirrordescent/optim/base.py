@@ -112,9 +112,9 @@ class MirrorOptimizer(Optimizer):
         fused: Whether to use C kernels. There are kernels for CPUs: for MD, SMD and AMD with
             multipliers that repeat along a tensor or with one spline per tensor, and for matrices,
             momenta and second moments of :class:`Preconditioned`. Results are the same up to
-            rounding. By default kernels are used if they were compiled before the optimiser (or a
-            group added later) was constructed and ``foreach`` is not given. True compiles them,
-            which takes a few seconds once, and needs a parameter that they can be used on.
+            rounding. By default kernels are used where possible if ``foreach`` is not given. True
+            requires them: an installation with compiled kernels, and a parameter that they can be
+            used on. False uses torch only.
         max_grad_norm: Largest norm of the gradients of all groups together; larger gradients are
             scaled down.
         nonfinite: Reaction to a gradient with a NaN or an infinity, before anything is changed:
@@ -157,7 +157,7 @@ class MirrorOptimizer(Optimizer):
         self.dual_dtype = chosen.pop("dual_dtype")
         self.fused = chosen.pop("fused")
         if self.fused:
-            kernels.library()  # compile now and not during the first step
+            kernels.library()  # raises an error if there are no compiled kernels
         self.skipped_steps = 0
         self.track_changes = True
         self._method = method

@@ -53,11 +53,10 @@ class Preconditioned(MirrorOptimizer):
     grouped convolutions, norms without gains, and embeddings with unusual names, pass
     ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
 
-    Tensors with similar maps are stepped together. If kernels are compiled when the optimiser is
-    constructed, all matrices are stepped in one call of a kernel; ``fused=True`` compiles them.
-    Under ``DistributedDataParallel`` nothing changes. Under FSDP2 every process keeps its shard of
-    the momentum. A direction depends on the whole tensor, so momenta are gathered one tensor at a
-    time; all processes compute the direction, and each keeps its part.
+    Tensors with similar maps are stepped together. On a CPU, one call of a C kernel steps all
+    matrices. Under ``DistributedDataParallel`` nothing changes. Under FSDP2 every process keeps its
+    shard of the momentum. A direction depends on the whole tensor, so momenta are gathered one
+    tensor at a time; all processes compute the direction, and each keeps its part.
 
     Args:
         params: See :class:`MirrorOptimizer`, which also explains the arguments not listed here.

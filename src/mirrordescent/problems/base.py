@@ -31,8 +31,8 @@ class Problem(Part, nn.Module):
     - finite sums: ``terms`` and ``grad_of_terms``, for stochastic gradients;
     - kinks: ``kink`` and ``smoothed_grad``, for smoothed gradients;
     - structure: ``proximal`` and ``saddle_point``, for proximal and primal-dual methods;
-    - bounds: ``minimiser``, ``bound_at``, ``evaluation_error`` and ``bound_from_means``, for
-      certificates;
+    - bounds: ``minimiser``, ``bound_at``, ``value_error``, ``gradient_error`` and
+      ``bound_from_means``, for certificates;
     - ``features``, for methods whose step sizes depend on the problem;
     - ``start``, for a better first point.
 
@@ -171,7 +171,8 @@ class Problem(Part, nn.Module):
 
         For μ > 0 the minimum is at P_X(x − g/μ). For μ = 0 and a bounded X it is at a vertex, as in
         the Frank–Wolfe method. The bound is computed in double precision, if the problem supports
-        it. Rounding errors of f, ∇f (:meth:`evaluation_error`) and the minimum are subtracted.
+        it. Rounding errors of f (:meth:`value_error`), ∇f (:meth:`gradient_error`) and the minimum
+        are subtracted.
 
         Args:
             x: Points.
@@ -192,37 +193,54 @@ class Problem(Part, nn.Module):
             problem, x = in_double(self, x)
         value = problem.value(x)
         g = problem.grad(x)
-        value_error, gradient_error = problem.evaluation_error(x, value, g)
+        value_error = problem.value_error(x, value)
+        gradient_error = problem.gradient_error(x, g)
         decrease = least_model_value(problem.domain, x, g, gradient_error, convexity)
         rounding = unit(0, value.dtype) * (value.abs() + decrease.abs()).nan_to_num(posinf=0.0)
         return rounded_down(value + decrease - value_error - rounding, dtype)
 
-    def evaluation_error(self, x: Point, value: Tensor, gradient: Point) -> tuple[Tensor, Tensor]:
-        """Bound the rounding errors of ``value`` and, in ℓ₂, of ``grad`` at a point.
+    def value_error(self, x: Point, value: Tensor) -> Tensor:
+        """Bound the rounding error of ``value`` at a point: (batch,).
 
         Override this if the sums in f are known. By default f is treated as a sum of smooth terms
         of (Ax − b), with as many terms as the data and x have entries along all dimensions. The
-        rounding of x and of the data then changes ∇f by a few units of ‖∇f‖ + L‖x‖, and f by as
-        many units of |f| + ‖∇f‖‖x‖ + √(2L|f|)‖x‖.
+        rounding of x and of the data then changes f by a few units of
+        |f| + ‖∇f‖‖x‖ + √(2L|f|)‖x‖.
 
         Args:
             x: Points.
-            value: f(x), (batch,).
-            gradient: ∇f(x).
-
-        Returns:
-            Two tensors (batch,).
+            value: f(x) as computed, (batch,).
         """
+        units = self._units(x, value)
+        smoothness = self._finite_smoothness()
+        size = norm(x)
+        curved = (2 * smoothness * value.abs()).sqrt() * size + units * smoothness * size.square()
+        return units * (value.abs() + norm(self.grad(x)) * size + curved)
+
+    def gradient_error(self, x: Point, gradient: Point) -> Tensor:
+        """Bound the rounding error of ``grad`` at a point in ℓ₂: (batch,).
+
+        Override this if the sums in ∇f are known. By default it is a few units of ‖∇f‖ + L‖x‖, as
+        for :meth:`value_error`.
+
+        Args:
+            x: Points.
+            gradient: ∇f(x) as computed.
+        """
+        steepness = norm(gradient)
+        return self._units(x, steepness) * (steepness + self._finite_smoothness() * norm(x))
+
+    def _units(self, x: Tree, like: Tensor) -> float:
+        """Return the relative rounding error of a sum over the data and x."""
         tensors = [*self.buffers(), *leaves(x)]
-        units = unit(sum(sum(tensor.shape) for tensor in tensors), value.dtype)
+        return unit(sum(sum(tensor.shape) for tensor in tensors), like.dtype)
+
+    def _finite_smoothness(self) -> float:
+        """Return L, or μ if f has kinks or L is unknown."""
         smoothness = self.smoothness()
         if smoothness is None or math.isinf(smoothness):
-            smoothness = self.strong_convexity() or 0.0
-        size = norm(x)
-        steepness = norm(gradient)
-        curved = (2 * smoothness * value.abs()).sqrt() * size + units * smoothness * size.square()
-        value_error = units * (value.abs() + steepness * size + curved)
-        return value_error, units * (steepness + smoothness * size)
+            return self.strong_convexity() or 0.0
+        return smoothness
 
     def bound_from_means(self, gradient: Point, x: Point, count: int = 1) -> Tensor | None:
         """Return a lower bound on min f from means of gradients and points; None if there is none.

@@ -14,7 +14,7 @@ from mirrordescent._internal.rounding import sum_error, unit
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.parts import Config, replace_children
 from mirrordescent.problems.base import Problem
-from mirrordescent.problems.duality import Dual, add_adjoints, dual_bound
+from mirrordescent.problems.duality import Dual, add_adjoints, dual_bound, proving_points
 from mirrordescent.problems.fits import Fit, SquaredError
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.problems.terms import L1, Blocks, Term
@@ -324,6 +324,23 @@ class Composite(Problem, SaddlePoint):
             dual = dual._replace(data=self.smooth.misfit_gradient(self.smooth.observe(x)))
         return self._bound(x, dual)
 
+    def proving_points(self, x: Tensor, u: Blocks | None = None) -> list[Dual]:
+        """Return dual points from which the bound of a pair can be recomputed.
+
+        Args:
+            x: Primal point.
+            u: Dual point; None for the dual point of :meth:`bound_at`.
+        """
+        data: Tensor | None = None
+        if isinstance(self.smooth, Fit):
+            data = self.smooth.misfit_gradient(self.smooth.observe(x))
+        if u is None:
+            dual = Dual([tree_map(torch.zeros_like, term.K(x)) for term in self._terms], data)
+        else:
+            dual = self._unscaled(self.prox_G_conjugate(u, 0.0))
+            dual = dual if self.dual_data else dual._replace(data=data)
+        return proving_points(self.smooth, self._terms, self.domain, x, dual, self._level(x))
+
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
         """Return the bound of the dual point v = ∇d(ZAx), u = 0, if f₀ is a :class:`Fit`.
 
@@ -335,36 +352,38 @@ class Composite(Problem, SaddlePoint):
             return self._bound(x, Dual(zeros, v))
         return super().bound_at(x, convexity) if math.isfinite(self.smoothness()) else None
 
-    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the errors of f₀ and of all terms.
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Add the errors of f₀ and of all terms."""
+        total = self.smooth.value_error(x, self.smooth.value(x))
+        for term in self._terms:
+            total = total + term.value_error(x, term.value(x))
+        return total + unit(len(self.parts), value.dtype) * value.abs()
 
-        A term is a sum over Kx, whose gradient is at most its curvature times ‖x‖.
-        """
-        smooth_value = self.smooth.value(x)
+    def gradient_error(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Add the errors of ∇f₀ and of all terms, whose gradients are at most curvature·‖x‖."""
         smooth_gradient = cast(Tensor, self.smooth.grad(x))
-        errors = self.smooth.evaluation_error(x, smooth_value, smooth_gradient)
-        value_error, gradient_error = errors
+        total = self.smooth.gradient_error(x, smooth_gradient)
         size = norm(x)
         for term in self._terms:
             count = x[0].numel() + sum(block[0].numel() for block in term.K(x).values())
-            value_error = value_error + sum_error(2 * term.value(x), count)
-            gradient_error = gradient_error + sum_error(2 * term.curvature * size, count)
-        rounding = unit(len(self.parts), value.dtype)
-        return (
-            value_error + rounding * value.abs(),
-            gradient_error + rounding * (norm(gradient) + norm(smooth_gradient)),
-        )
+            total = total + sum_error(2 * term.curvature * size, count)
+        rounding = unit(len(self.parts), x.dtype)
+        return total + rounding * (norm(gradient) + norm(smooth_gradient))
 
     def _bound(self, x: Tensor, dual: Dual) -> Tensor:
         """Return the bound of a dual point; finite bounds are at least 0 for a :class:`Fit`.
 
         Minimisers are not above the start nor above x.
         """
-        level = torch.minimum(self.value(self.start(len(x))), self.value(self.project(x)))
+        level = self._level(x)
         bound = dual_bound(self.smooth, self._terms, self.domain, x, dual, level)
         if not isinstance(self.smooth, Fit):
             return bound
         return torch.where(bound.isfinite(), bound.clamp(min=0), bound)
+
+    def _level(self, x: Tensor) -> Tensor:
+        """Return a value that minimisers do not exceed, (batch,)."""
+        return torch.minimum(self.value(self.start(len(x))), self.value(self.project(x)))
 
     def _unscaled(self, u: Blocks) -> Dual:
         """Return the dual points κⱼuⱼ of the terms and κv of the data."""

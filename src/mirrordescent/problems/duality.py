@@ -68,6 +68,27 @@ def dual_bound(
     return rounded_down(best, x.dtype)
 
 
+@torch.no_grad()
+def proving_points(
+    smooth: Problem, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual, level: Tensor
+) -> list[Dual]:
+    """Return the dual points, in double precision, from which :func:`dual_bound` is computed.
+
+    These are the given dual point and, on an unbounded set, a feasible one near it. The arguments
+    are those of :func:`dual_bound`.
+    """
+    x = x.double()
+    dual = dual.double()
+    dual = Dual(_into_domains(terms, dual.terms), dual.data)
+    points = [dual]
+    if dual.data is not None and isinstance(domain, WholeSpace | PositiveOrthant):
+        one_sided = isinstance(domain, PositiveOrthant)
+        found = _feasible_point(cast(Fit, smooth), terms, one_sided, x, dual, level.double())
+        if found is not None:
+            points.append(found.dual)
+    return points
+
+
 def _bounds(
     smooth: Problem, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual, level: Tensor
 ) -> list[Tensor]:
@@ -101,7 +122,8 @@ def _bound_by_linearisation(
     w = add_adjoints(torch.zeros_like(x), smooth, terms, only_terms)
     value = smooth.value(x)
     g = cast(Tensor, smooth.grad(x))
-    value_error, gradient_error = smooth.evaluation_error(x, value, g)
+    value_error = smooth.value_error(x, value)
+    gradient_error = smooth.gradient_error(x, g)
     error = _adjoint_error(smooth, terms, only_terms, x)
     g = g + w
     gradient_error = gradient_error.detach() + error + unit(0, x.dtype) * norm(g).detach()
@@ -130,10 +152,34 @@ def _bound_on_bounded_set(
     return least - value - conjugates - loss - _rounding(size, x, dual)
 
 
+class _Feasible(NamedTuple):
+    """A feasible dual point, its factor α, and the cost of what is infeasible about it."""
+
+    dual: Dual
+    alpha: Tensor
+    cost: Tensor
+
+
 def _bound_at_feasible_point(
     fit: Fit, terms: Sequence[Term], one_sided: bool, x: Tensor, dual: Dual, level: Tensor
 ) -> Tensor | None:
     """−d*(v) − Σⱼ gⱼ*(uⱼ) at a feasible dual point near the given one; None if none is found.
+
+    Its residual, and the rounding error of it, are charged.
+    """
+    found = _feasible_point(fit, terms, one_sided, x, dual, level)
+    if found is None:
+        return None
+    value, size = fit.conjugate(cast(Tensor, found.dual.data))
+    conjugates = _sum_of_conjugates(terms, found.dual.terms, value)
+    cost = torch.where(found.alpha > 0, 1.01 * found.alpha.detach() * found.cost, 0.0)
+    return -value - conjugates - cost - _rounding(size + conjugates.abs(), x, dual)
+
+
+def _feasible_point(
+    fit: Fit, terms: Sequence[Term], one_sided: bool, x: Tensor, dual: Dual, level: Tensor
+) -> _Feasible | None:
+    """Return a feasible dual point near the given one; None if none is found.
 
     Feasible means AᵀZv + ΣⱼKⱼᵀuⱼ = 0 on all of Rⁿ, or ≥ 0 if X is x ≥ 0 (``one_sided``).
 
@@ -184,10 +230,7 @@ def _bound_at_feasible_point(
         alpha = alpha.clamp(max=1)
     v = per_sample(alpha, v) * v
     duals = [{name: per_sample(alpha, block) * block for name, block in u.items()} for u in duals]
-    value, size = fit.conjugate(v)
-    conjugates = _sum_of_conjugates(terms, duals, value)
-    cost = torch.where(alpha > 0, 1.01 * alpha.detach() * error, 0.0)
-    return -value - conjugates - cost - _rounding(size + conjugates.abs(), x, dual)
+    return _Feasible(Dual(duals, v), alpha, error)
 
 
 @torch.no_grad()

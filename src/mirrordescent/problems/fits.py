@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mirrordescent._internal.checks import require_data, require_positive
 from mirrordescent._internal.deprecation import rename_hooks
-from mirrordescent._internal.rounding import sum_error, unit
+from mirrordescent._internal.rounding import positive_sum_error, sum_error, unit
 from mirrordescent.domains import PositiveOrthant
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.differences import broadcast
@@ -155,6 +155,10 @@ class Fit(Problem):
         """Whether f is a sum over the entries of x."""
         return self.operator is None
 
+    def _count(self, x: Tensor) -> int:
+        """Return the largest number of terms of a sum in Ax or Aᵀv."""
+        return max(x[0].numel(), self.y[0].numel())
+
     # The problem.
 
     def value(self, x: Tensor) -> Tensor:
@@ -222,22 +226,37 @@ class SquaredError(Fit):
         # A copy, because an operator may return its argument or its own memory.
         return self.operator.A_adjoint(residual).clone()
 
-    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound the errors of (c/2)‖r‖² and cAᵀr, r = Z(Ax − y).
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error of (c/2)‖r‖², r = Z(Ax − y).
 
-        Without an operator, r is rounded once. An operator adds an error of a sum over x.
+        Without an operator, r and the sum of squares have relative errors, and the value 0 of r = 0
+        is exact. An operator adds an error of a sum over x to r.
         """
+        if self.operator is None:
+            error = positive_sum_error(value, self.y[0].numel())
+            if bool((value == 0).any()):
+                exact = ~self._residual(x).flatten(1).any(1)
+                error = torch.where(exact, 0.0, error)
+            return error
         residual = norm(self.misfit_gradient(self.observe(x)))
-        count = max(x[0].numel(), self.y[0].numel())
-        error = unit(0, value.dtype) * residual
+        error = self._residual_error(x, residual)
+        changed = (residual * error + error.square() / 2) / self.curvature
+        return 2 * changed + sum_error(value, self._count(x))
+
+    def gradient_error(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Bound the error of cAᵀr, r = Z(Ax − y)."""
+        residual = norm(self.misfit_gradient(self.observe(x)))
+        error = self._residual_error(x, residual)
         if self.operator is not None:
-            error = error + sum_error(2 * self.curvature * self.operator_norm * norm(x), count)
-        value_error = (residual * error + error.square() / 2) / self.curvature
-        transported = error if self.operator is None else error + sum_error(residual, count)
-        return (
-            2 * value_error + sum_error(value, count),
-            2 * self.operator_norm * transported + unit(0, value.dtype) * norm(gradient),
-        )
+            error = error + sum_error(residual, self._count(x))
+        return 2 * self.operator_norm * error + unit(0, x.dtype) * norm(gradient)
+
+    def _residual_error(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Bound the error of cr in ℓ₂: one rounding of r, and the sums of an operator."""
+        error = unit(0, x.dtype) * residual
+        if self.operator is None:
+            return error
+        return error + sum_error(2 * self.curvature * self.operator_norm * norm(x), self._count(x))
 
     def largest_observation(self, level: Tensor) -> Tensor:
         """‖Zy‖ + √(2·level/c)."""
@@ -352,20 +371,35 @@ class Counts(Fit):
         far = torch.xlogy(self.y, counts / mean) + excess
         return sum_per_sample(torch.where(near, close, far))
 
-    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound the errors of Σ y log(y/z) − y + z and Aᵀ(1 − y/z), z = Ax + b.
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error of Σ y log(y/z) − y + z, z = Ax + b.
 
-        The error s of Ax changes the misfit by at most ‖1 − y/z‖s and half its curvature times s².
+        An error s of z in ℓ₂ changes the misfit by at most ‖1 − y/z‖s + (c/2)s². Without an
+        operator, z is rounded once, by a unit of z in every entry. This changes the misfit by a
+        unit of |z − y|. The logarithms near z = y are of the size |z − y| too.
         """
         mean = self.observe(x) + self.background
+        count = self._count(x)
+        excess = (mean - self.y).abs()
+        logs = torch.xlogy(self.y, torch.where(self.y > 0, self.y, 1.0) / mean).abs()
+        near = excess < 0.5 * self.y
+        size = sum_per_sample(3 * excess + torch.where(near, 0.0, logs))
+        units = unit(0, x.dtype)
+        rounding = sum_error(size, count) + units**2 * sum_per_sample(self.y + mean)
+        if self.operator is None:
+            return 2 * rounding
+        s = sum_error(2 * self.operator_norm * norm(x), count) + units * norm(mean)
         slope = norm(1 - self.y / mean)
-        count = max(x[0].numel(), self.y[0].numel())
+        return 2 * (slope * s + self.curvature * s.square() / 2 + rounding)
+
+    def gradient_error(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Bound the error of Aᵀ(1 − y/z), z = Ax + b."""
+        mean = self.observe(x) + self.background
+        count = self._count(x)
         s = sum_error(2 * self.operator_norm * norm(x) + norm(mean), count)
-        logs = torch.xlogy(self.y, torch.where(self.y > 0, self.y, 1.0) / mean)
-        size = sum_per_sample(logs.abs() + 2 * self.y + mean)
-        value_error = slope * s + self.curvature * s.square() / 2 + sum_error(size, count)
         error = self.curvature * s + unit(0, s.dtype) * norm(1 + self.y / mean)
-        return 2 * value_error, 2 * self.operator_norm * (error + sum_error(slope, count))
+        slope = norm(1 - self.y / mean)
+        return 2 * self.operator_norm * (error + sum_error(slope, count))
 
     def largest_observation(self, level: Tensor) -> Tensor:
         """(√Σy + √level)², because KL(y, z) ≥ (√Σy − √Σz)², and ‖Ax‖ ≤ Σz for A ≥ 0."""

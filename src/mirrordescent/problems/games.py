@@ -50,6 +50,10 @@ class MatrixGame(Problem, SaddlePoint):
         replies = (matvec(self.A, x) / width).softmax(-1)
         return matvec(self.A.mT, replies)
 
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error of max (Ax)ᵢ by the largest error of an entry."""
+        return sum_error(matvec(self.A.abs(), x.abs()), self.A.shape[-1]).amax(-1)
+
     # The saddle-point form.
 
     @property

@@ -14,7 +14,7 @@ BOUNDARY = 0.995  # largest step, relative to the distance to the boundary
 
 def interior_point(
     S: Tensor, J: Tensor, c: float, value: Callable[[Tensor], Tensor], tolerance: float
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Minimise the SVM objective by Mehrotra's primal-dual interior-point method.
 
     With θ = (w, b), rows sᵢ = yᵢ(φᵢ, 1), J = diag(1, …, 1, 0) and c = C/n, the optimality
@@ -35,7 +35,8 @@ def interior_point(
             linear system is singular to rounding.
 
     Returns:
-        The best θ, (batch, d + 1), and lower bounds on min f, (batch,).
+        The best θ, (batch, d + 1), lower bounds on min f, (batch,), and the α that prove them,
+        (batch, n).
     """
     S = (S if S.ndim == 3 else S.unsqueeze(0)).double()
     J = J.double()
@@ -44,6 +45,7 @@ def interior_point(
     p = torch.ones_like(alpha)
     q = torch.ones_like(alpha)
     best = theta
+    proof = torch.zeros_like(alpha)
     lower = torch.full_like(theta[:, 0], -torch.inf)
     start_value = value(theta)
     best_value = start_value
@@ -57,11 +59,14 @@ def interior_point(
         new_value = value(theta)
         best = torch.where((new_value < best_value).unsqueeze(-1), theta, best)
         best_value = torch.fmin(best_value, new_value)
-        lower = torch.fmax(lower, _dual_value(S, alpha, c))
+        balanced = _balanced(S, alpha, c)
+        bound = _dual_value(S, balanced, c)
+        proof = torch.where((bound > lower).unsqueeze(-1), balanced, proof)
+        lower = torch.fmax(lower, bound)
         converged = best_value - lower <= tolerance * (start_value - lower)
         if bool((~solved | converged).all()):
             break
-    return best, lower
+    return best, lower, proof
 
 
 def _newton_step(
@@ -108,20 +113,24 @@ def _newton_step(
     return theta + length * step, alpha + length * d_alpha, p + length * d_p, q + length * d_q
 
 
-def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
-    """Scale down the heavier class, so that Σ αᵢyᵢ = 0, and evaluate the dual, rounded down.
-
-    For 0 ≤ α ≤ c, the hinge is at least αᵢ(1 − mᵢ)/c, and min over w and b of the sum is
-    Σα − ½‖Σ αᵢyᵢφᵢ‖² if Σ αᵢyᵢ = 0.
-    """
+def _balanced(S: Tensor, alpha: Tensor, c: float) -> Tensor:
+    """Clip to 0 ≤ α ≤ c, and scale down the heavier class, so that Σ αᵢyᵢ = 0."""
     alpha = alpha.clamp(0, c)
     labels = S[..., -1]
     plus = (alpha * (labels > 0)).sum(1, keepdim=True)
     minus = (alpha * (labels < 0)).sum(1, keepdim=True)
     lighter = torch.minimum(plus, minus)
-    alpha = alpha * torch.where(
+    return alpha * torch.where(
         labels > 0, lighter / plus.clamp(min=1e-300), lighter / minus.clamp(min=1e-300)
     )
+
+
+def _dual_value(S: Tensor, alpha: Tensor, c: float) -> Tensor:
+    """Evaluate the dual at an α with Σ αᵢyᵢ = 0, rounded down.
+
+    For 0 ≤ α ≤ c, the hinge is at least αᵢ(1 − mᵢ)/c, and min over w and b of the sum is
+    Σα − ½‖Σ αᵢyᵢφᵢ‖² if Σ αᵢyᵢ = 0.
+    """
     rows = S[..., :-1]
     count = S.shape[1]
     w = matvec(rows.mT, alpha)

@@ -67,20 +67,25 @@ class _LinearModel(Problem):
     def strong_convexity(self) -> float:
         return float(self.ridge.min())
 
-    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound the errors of f and ∇f by sums of magnitudes.
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error of f by sums of magnitudes, because ℓ has slopes of at most 1."""
+        rows, columns = self.signed.shape[-2:]
+        lost = self.C / rows * self._margin_error(x).sum(-1) * (1 + unit(rows, x.dtype))
+        return lost + sum_error(2 * value, rows + columns)
 
-        The error of a margin is at most s = γ⟨|φᵢ|, |x|⟩. ℓ and ℓ' have slopes of at most 1.
-        """
+    def gradient_error(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Bound the error of ∇f by sums of magnitudes, because ℓ' has slopes of at most 1."""
         rows, columns = self.signed.shape[-2:]
         sizes = self.signed.abs()
-        s = sum_error(matvec(sizes, x.abs()), columns)
-        weight = self.C / rows
-        slope = 2 * s + unit(0, value.dtype)
-        lost = weight * s.sum(-1) * (1 + unit(rows))
-        pull = weight * (matvec(sizes.mT, slope) + sum_error(matvec(sizes.mT, 1 + s), rows))
-        ridge = unit(0, value.dtype) * (self.ridge * x).abs()
-        return lost + sum_error(2 * value, rows + columns), norm(pull + ridge) * (1 + unit(columns))
+        s = self._margin_error(x)
+        slope = 2 * s + unit(0, x.dtype)
+        pull = matvec(sizes.mT, slope) + sum_error(matvec(sizes.mT, 1 + s), rows)
+        ridge = unit(0, x.dtype) * (self.ridge * x).abs()
+        return norm(self.C / rows * pull + ridge) * (1 + unit(columns, x.dtype))
+
+    def _margin_error(self, x: Tensor) -> Tensor:
+        """γ⟨|φᵢ|, |x|⟩, a bound on the rounding error of every margin."""
+        return sum_error(matvec(self.signed.abs(), x.abs()), self.signed.shape[-1])
 
     @property
     def terms(self) -> int:
@@ -157,11 +162,17 @@ class SVM(_LinearModel):
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor]:
         """Solve the problem by an interior-point method."""
+        x, lower, _ = self.minimiser_and_dual(tolerance)
+        return x, lower
+
+    def minimiser_and_dual(self, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return minimisers, lower bounds, and the dual points α that prove them, (batch, n)."""
         precise = copy.deepcopy(self).double()
-        x, lower = interior_point(
+        x, lower, alpha = interior_point(
             self.signed, self.ridge, self.C / self.terms, precise.value, tolerance
         )
-        return x.to(self.signed.dtype), rounded_down(lower, self.signed.dtype)
+        dtype = self.signed.dtype
+        return x.to(dtype), rounded_down(lower, dtype), alpha
 
     def config(self) -> Config:
         """Return the signed features yᵢ(φᵢ, 1), whose last column holds the labels."""

@@ -99,6 +99,13 @@ class Quadratic(Problem):
         """Return the minimum 0 if f is convex, else None."""
         return x.new_zeros(len(x)) if self.convex else None
 
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error of f by a multiple of ⟨|x − c|, |A||x − c|⟩."""
+        residual = (x - self.centre).abs()
+        A = self.A.abs()
+        product = A * residual if A.ndim == 1 else matvec(A, residual)
+        return sum_error((residual * product).sum(-1), 2 * x.shape[-1])
+
     def _eigenvalues(self) -> tuple[Tensor, Tensor | float]:
         """Return the eigenvalues of (A + Aᵀ)/2 in double precision, and a bound on their errors.
 
@@ -213,19 +220,26 @@ class LeastSquares(Problem):
             bound = torch.maximum(bound, rounded_down(self._dual_bound(x.double()), x.dtype))
         return bound
 
-    def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound the errors of ½‖r‖² and Aᵀr, r = Ax − b, by sums of magnitudes.
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error of ½‖r‖², r = Ax − b: an error s of r adds ⟨|r|, s⟩ + ½‖s‖²."""
+        rows = self.A.shape[-2]
+        r = (matvec(self.A.to(x), x) - self.b.to(x)).abs()
+        s = self._residual_error(x)
+        return (r * s + s.square() / 2).sum(-1) * (1 + unit(rows, x.dtype)) + sum_error(value, rows)
 
-        The error of r is at most s = γ(|A||x| + |b|) in every entry. It changes f by at most
-        ⟨|r|, s⟩ + ½‖s‖² and Aᵀr by |A|ᵀs.
-        """
+    def gradient_error(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Bound the error of Aᵀr, r = Ax − b: an error s of r adds |A|ᵀs."""
         A = self.A.to(x).abs()
         rows, columns = A.shape[-2:]
         r = (matvec(self.A.to(x), x) - self.b.to(x)).abs()
-        s = sum_error(matvec(A, x.abs()) + self.b.to(x).abs(), columns)
-        value_error = (r * s + s.square() / 2).sum(-1) * (1 + unit(rows)) + sum_error(value, rows)
-        adjoint = matvec(A.mT, s) * (1 + unit(rows)) + sum_error(matvec(A.mT, r), rows)
-        return value_error, norm(adjoint) * (1 + unit(columns))
+        adjoint = matvec(A.mT, self._residual_error(x)) * (1 + unit(rows, x.dtype))
+        error = norm(adjoint + sum_error(matvec(A.mT, r), rows))
+        return error * (1 + unit(columns, x.dtype))
+
+    def _residual_error(self, x: Tensor) -> Tensor:
+        """γ(|A||x| + |b|), a bound on the rounding error of every entry of Ax − b."""
+        A = self.A.to(x).abs()
+        return sum_error(matvec(A, x.abs()) + self.b.to(x).abs(), A.shape[-1])
 
     def _dual_bound(self, x: Tensor) -> Tensor:
         """Return the best of ⟨b, u⟩ − ½‖u‖² for u = b − Ax − cd with Aᵀu ≤ 0; else −∞.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.deprecation import rename_hooks
+from mirrordescent._internal.rounding import positive_sum_error, sum_error
 from mirrordescent.parts import Part
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
@@ -135,6 +136,19 @@ class Term(Part, nn.Module):
         """
         raise NotImplementedError
 
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the rounding error of ``value`` at a point: (batch,).
+
+        By default the term is treated as a sum of as many terms as x and Kx have entries, each with
+        a relative error. Override this if the sums in Kx cancel.
+
+        Args:
+            x: Points.
+            value: Values of the term as computed, (batch,).
+        """
+        count = x[0].numel() + sum(block[0].numel() for block in self.K(x).values())
+        return sum_error(2 * value, count)
+
     # The saddle-point form.
 
     def K(self, x: Tensor) -> Blocks:
@@ -245,6 +259,19 @@ class L1(Term):
     def value(self, x: Tensor) -> Tensor:
         return self.scaled_weight * sum_per_sample(self._size(self.K(x)["entries"]))
 
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error of λ‖Kx‖₁: an error s of Kx in ℓ₂ adds at most λ√m·s for m entries."""
+        d = self.K(x)["entries"]
+        count = d[0].numel()
+        error = positive_sum_error(value, count)
+        if self.coupled:  # squares underflow
+            error = error + largest(self.scaled_weight) * count * torch.finfo(d.dtype).tiny ** 0.5
+        if self.operator is not None:
+            s = sum_error(2 * self.norm * sum_per_sample(x.square()).sqrt(), x[0].numel() + count)
+            error = error + self.scaled_weight * math.sqrt(count) * s
+            return error
+        return torch.where(d.flatten(1).any(1), error, 0.0)
+
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
         """Add λKᵀu with u = d/max(|d|, width) and d = Kx; u = 0 where d = 0."""
         d = self.K(x)["entries"]
@@ -318,6 +345,10 @@ class Ridge(Term):
 
     def value(self, x: Tensor) -> Tensor:
         return self.scaled_weight / 2 * sum_per_sample(x.square())
+
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        error = positive_sum_error(value, x[0].numel())
+        return torch.where(x.flatten(1).any(1), error, 0.0)
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
         """Add ρx."""

@@ -19,6 +19,7 @@ from mirrordescent.problems.differences import (
     differences,
     times,
 )
+from mirrordescent.problems.duality import Dual
 from mirrordescent.problems.fits import Counts
 from mirrordescent.problems.operators import Multiple
 from mirrordescent.problems.variation import Roughness
@@ -181,8 +182,7 @@ class PoissonTomography(Composite):
         If w ≥ 0 and Aᵀw − Dᵀv ≤ Aᵀ1, then min f ≥ Σ y log w + b(1 − w) − ‖v‖²/(2ρ). Every u gives a
         bound: because Aᵀ1 > 0, a small enough multiple satisfies the constraint.
         """
-        v = times(self.block_scales[0], u) if self.weight else {}
-        return self._bound_of((1 - u[DATA]).clamp(min=0), v)
+        return self._bound_of(*self._dual_variables(u))
 
     def bound_of_pair(self, x: Tensor, u: Differences) -> Tensor:
         return self.lower_bound(u)
@@ -193,8 +193,26 @@ class PoissonTomography(Composite):
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor:
         """Return the bound of w = y/(Ax + b) and v = ρDx, which is tight if x is optimal."""
+        return self._bound_of(*self._dual_variables_at(x))
+
+    @torch.no_grad()
+    def proving_points(self, x: Tensor, u: Differences | None = None) -> list[Dual]:
+        """Return the best feasible multiple of the dual point (1 − w, v)."""
+        variables = self._dual_variables_at(x) if u is None else self._dual_variables(u)
+        w = variables[0].double()
+        v = {name: each.double() for name, each in variables[1].items()}
+        alpha = self._best_multiple(w, v)
+        return [Dual([times(alpha, v)] if v else [], 1 - alpha.reshape(-1, 1, 1, 1) * w)]
+
+    def _dual_variables(self, u: Differences) -> tuple[Tensor, Differences]:
+        """Return w = 1 − u of the data, and v of the differences."""
+        v = times(self.block_scales[0], u) if self.weight else {}
+        return (1 - u[DATA]).clamp(min=0), v
+
+    def _dual_variables_at(self, x: Tensor) -> tuple[Tensor, Differences]:
+        """Return w = y/(Ax + b) and v = ρDx."""
         v = times(self.weight, differences(x)) if self.weight else {}
-        return self._bound_of(self.y / self.expected(x), v)
+        return self.y / self.expected(x), v
 
     def _bound_of(self, w: Tensor, v: Differences) -> Tensor:
         """Return the bound in double precision, minus its rounding error, and rounded down.
@@ -206,9 +224,24 @@ class PoissonTomography(Composite):
         y = self.y.double()
         w = w.double()
         v = {name: each.double() for name, each in v.items()}
-        tiny = torch.finfo(w.dtype).tiny
         count = w[0].numel() + sum(each[0].numel() for each in v.values())
-        units = unit(count)
+        alpha = self._best_multiple(w, v)
+        scaled = alpha.reshape(-1, 1, 1, 1) * w
+        logs = torch.xlogy(y, scaled)
+        linear = self.background * (1 - scaled)
+        roughness = alpha.square() * self._square(v, alpha) / 2
+        size = sum_per_sample(logs.abs() + linear.abs() + self.background) + roughness
+        rounding = sum_error(size, count)
+        return rounded_down(sum_per_sample(logs + linear) - roughness - rounding, self.y.dtype)
+
+    def _best_multiple(self, w: Tensor, v: Differences) -> Tensor:
+        """Return the factor α of the feasible multiple of (w, v) with the best bound: (batch,).
+
+        The bound of a multiple is Y log α − αB − α²V/2 plus a constant, which is largest at
+        Y = αB + α²V.
+        """
+        tiny = torch.finfo(w.dtype).tiny
+        units = unit(w[0].numel() + sum(each[0].numel() for each in v.values()))
         # The constraint must hold for the A of the problem, whose entries have been rounded to its
         # own precision.
         entry_error = torch.finfo(self.y.dtype).eps + units
@@ -220,20 +253,15 @@ class PoissonTomography(Composite):
                 torch.zeros_like(left), magnitudes
             )
         feasible = (1 - 2 * units) / (left / right).flatten(1).amax(1).clamp(min=tiny)
-        # The bound of a multiple α is Y log α − αB − α²V/2 plus a constant. It is largest at
-        # Y = αB + α²V.
-        Y = sum_per_sample(y)
+        Y = sum_per_sample(self.y.double())
         B = self.background * sum_per_sample(w)
-        V = dot(v, v) / self.weight if v else torch.zeros_like(Y)
+        V = self._square(v, Y)
         best = 2 * Y / (B + (B.square() + 4 * Y * V).sqrt()).clamp(min=tiny)
-        alpha = torch.minimum(feasible, best)
-        scaled = alpha.reshape(-1, 1, 1, 1) * w
-        logs = torch.xlogy(y, scaled)
-        linear = self.background * (1 - scaled)
-        roughness = alpha.square() * V / 2
-        size = sum_per_sample(logs.abs() + linear.abs() + self.background) + roughness
-        rounding = sum_error(size, count)
-        return rounded_down(sum_per_sample(logs + linear) - roughness - rounding, self.y.dtype)
+        return torch.minimum(feasible, best)
+
+    def _square(self, v: Differences, like: Tensor) -> Tensor:
+        """‖v‖²/ρ, (batch,); 0 without a roughness."""
+        return dot(v, v) / self.weight if v else torch.zeros_like(like)
 
     def _beam(self, term: int | None) -> ParallelBeam:
         return self.beam if term is None else cast(ParallelBeam, self.groups[term])

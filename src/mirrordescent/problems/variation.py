@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mirrordescent._internal.checks import require_not_negative
 from mirrordescent._internal.dct import solve_poisson
+from mirrordescent._internal.rounding import positive_sum_error, unit
 from mirrordescent.problems.differences import Differences, Groups, add_adjoint, differences, times
 from mirrordescent.problems.terms import Blocks, Term, half_squares, largest
 from mirrordescent.trees import dot, sum_per_sample
@@ -36,6 +37,21 @@ class DifferenceTerm(Term):
     def norm(self) -> float:
         """√8."""
         return math.sqrt(8)
+
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Bound the error by a multiple of the value, because differences are rounded once.
+
+        Norms of groups are roots of squares, which underflow. Constant images have the exact
+        value 0.
+        """
+        terms = 2 * x[0].numel()
+        underflow = torch.finfo(x.dtype).tiny ** 0.5 * terms * largest(self.scaled_weight)
+        relative = positive_sum_error(value, terms) + x.shape[1] * unit(0, x.dtype) * value
+        error = relative + underflow
+        if bool((value == 0).any()):
+            varying = torch.stack([d.flatten(1).any(1) for d in differences(x).values()]).any(0)
+            error = torch.where(varying, error, 0.0)
+        return error
 
     def K(self, x: Tensor) -> Blocks:
         return differences(x)

@@ -5,7 +5,6 @@ Each of them takes less than 45 minutes.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent import data, kernels
+from mirrordescent import data
 from mirrordescent.automatic.candidates import method_for
 from mirrordescent.learn import (
     Descent,
@@ -204,8 +203,6 @@ def stencil_for_long(method: Equipped) -> Method[Any]:
         for name in ("t", "mixing", "dual_weight"):
             setattr(inner, name, finer(getattr(inner, name)))
         oracle.curvature = finer(cast(PowerLaws, oracle.curvature))
-    with contextlib.suppress(kernels.BuildError):
-        kernels.library()
     return method
 
 

@@ -17,8 +17,8 @@ from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.fingerprint import code_digest, fingerprint
-from mirrordescent.problems.hole_duals import reduce_divergence
-from mirrordescent.problems.origin import in_library
+from mirrordescent.problems.linear_models import SVM
+from mirrordescent.problems.origin import in_library, user_definition
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.problems.statements import (
     Way,
@@ -27,7 +27,6 @@ from mirrordescent.problems.statements import (
     require_statements,
     sample_points,
 )
-from mirrordescent.problems.tv import TVInpainting
 from mirrordescent.references.estimate import estimate as estimate_optimum
 from mirrordescent.references.verification import (
     PROOFS,
@@ -37,6 +36,7 @@ from mirrordescent.references.verification import (
     recompute,
     verify,
 )
+from mirrordescent.references.witnesses import witness_of_pair, witness_of_point
 from mirrordescent.solving import Rule, Snapshot, relative_gap, rounding_of, solve
 from mirrordescent.trees import Tree, tree_map, where
 
@@ -70,9 +70,6 @@ None is a registered certifier.
 KINDS: tuple[Kind, ...] = ("tangent", "dual point")
 """Kinds of witnesses, in the order of the numbers in stored certificates."""
 
-LOSS = 1e-2
-"""Share of the gap by which a lower bound may fall so that its verification confirms it."""
-
 ROUNDING = 1e-9
 """Relative rounding error of a sum of many terms."""
 
@@ -105,9 +102,10 @@ class Certificate:
             library.
         conditional_on: Statements of users' classes that the proof rests on, in words, such as
             "f is convex". They were tested at samples. If ``proven`` is False and there are none,
-            ``lower`` is an estimate a little below the least value found.
+            ``lower`` is an estimate, or a bound that no witness proves; ``proof`` says which.
         proof: Method of proof in words.
-        witness: Numbers from which :meth:`verify` recomputes the bound, if there are any.
+        witness: Numbers from which :meth:`verify` recomputes the bound. Every certificate with
+            ``proven`` has one.
     """
 
     x: Tensor
@@ -140,7 +138,9 @@ class Certificate:
         >>> certify(problem, cache=False).verify(problem).confirmed
         True
         """
-        return verify(self.witness, problem, self.lower, self.start_value)
+        return verify(
+            self.witness, problem, self.lower, self.start_value, self.x, self.conditional_on
+        )
 
     @property
     def relative_gap(self) -> Tensor:
@@ -256,7 +256,10 @@ def _certificate(problem: Problem, entry: dict[str, Tensor]) -> Certificate:
     for name in (*sorted(VALUE_NAMES), "x"):
         tensors[name] = tree_map(lambda leaf: leaf.to(device), entry[name])
     if not bool(entry.get("proven", True)):
-        return Certificate(**tensors, proven=False, proof="none: the bound is an estimate")
+        proof = "none: the bound is an estimate"
+        if "way" in entry:
+            proof = "none that can be checked: the bound cannot be recomputed from a witness"
+        return Certificate(**tensors, proven=False, proof=proof)
     way = WAYS[int(entry.get("way", 0))]
     conditions = _conditions(problem, way)
     blocks = {}
@@ -419,28 +422,22 @@ def _entry(problem: Problem, bound: _Bound, least: Tensor | None) -> dict[str, T
     }
     if problem.sample_shape is not None:
         entry["probes"] = _probe_values(problem, x)
+    confirmed = None if bound.witness is None else recompute(bound.witness, problem)
+    if confirmed is not None and bool(confirmed.isfinite().all()):
+        entry["lower"] = torch.minimum(bound.lower, _with_margin(confirmed, start_value))
+    elif not conditions:
+        entry["proven"] = torch.tensor(False)
     if bound.witness is not None:
-        entry["lower"] = _confirmed(problem, bound, value, start_value)
         entry["kind"] = torch.tensor(KINDS.index(bound.witness.kind))
         for name, tensor in bound.witness.tensors.items():
             entry[WITNESS + name] = tensor.contiguous()
     return entry
 
 
-def _confirmed(problem: Problem, bound: _Bound, value: Tensor, start_value: Tensor) -> Tensor:
-    """Return the lower bounds that the verification of the witness confirms, where it is close.
-
-    The verification subtracts other rounding errors than the bound itself. Where it loses more than
-    a hundredth of the gap, the bound stays as it is and is not confirmed.
-    """
-    recomputed = recompute(cast(Witness, bound.witness), problem)
-    if recomputed is None:
-        return bound.lower
-    eps = torch.finfo(value.dtype).eps
-    confirmed = recomputed - 16 * eps * recomputed.abs()
-    loss = bound.lower - confirmed
-    allowed = LOSS * (value - bound.lower) + ROUNDING * (start_value - bound.lower)
-    return torch.where((loss > 0) & (loss <= allowed), confirmed, bound.lower)
+def _with_margin(bound: Tensor, start_value: Tensor) -> Tensor:
+    """Lower a recomputed bound a little, since other machines add numbers in another order."""
+    eps = torch.finfo(bound.dtype).eps
+    return bound - 16 * eps * bound.abs() - 4 * eps * (start_value - bound).clamp(min=0)
 
 
 def _certifier_of(problem: Problem) -> Callable[..., Optimum] | None:
@@ -456,6 +453,9 @@ def _proven_optimum(problem: Problem, tolerance: float) -> _Bound | None:
     certifier = _certifier_of(problem)
     if certifier is not None:
         return _Bound(*certifier(problem, tolerance), way=None, witness=None)
+    if isinstance(problem, SVM) and user_definition(problem, "minimiser") is None:
+        x, lower, alpha = problem.minimiser_and_dual(tolerance)
+        return _Bound(x, lower, "minimiser", Witness("dual point", {"alpha": alpha}))
     optimum = problem.minimiser(tolerance)
     if optimum is not None:
         x, lower = optimum
@@ -477,7 +477,7 @@ def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float)
     bound = method.lower_bound(problem, method.init(problem.start(), problem))
     if bound is None or not bool(bound.isfinite().all()):
         return None
-    best = _BestDualPoint()
+    best = _BestDualPoint(method)
     solution = solve(
         problem,
         method,
@@ -495,37 +495,37 @@ def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float)
 
 
 class _BestDualPoint:
-    """A callback that keeps the dual point of the best bound of every sample."""
+    """A callback that keeps the primal and dual point of the best bound of every sample.
 
-    def __init__(self) -> None:
+    Args:
+        method: Primal-dual method.
+    """
+
+    def __init__(self, method: PrimalDual[Any]) -> None:
+        self.method = method
         self.lower: Tensor | None = None
+        self.x: Tree | None = None
         self.u: Tree | None = None
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Keep the dual points of the samples whose bound has improved."""
+        """Keep the points of the samples whose bound has improved."""
         lower = cast(Tensor, snapshot.lower)
+        x = self.method.answer(snapshot.state)
         u = snapshot.state.u
-        if self.lower is None or self.u is None:
+        if self.lower is None or self.u is None or self.x is None:
+            self.x = tree_map(torch.clone, x)
             self.u = tree_map(torch.clone, u)
         else:
-            self.u = where(lower > self.lower, u, self.u)
+            better = lower > self.lower
+            self.x = where(better, x, self.x)
+            self.u = where(better, u, self.u)
         self.lower = lower.clone()
 
     def witness(self, problem: Problem) -> Witness | None:
-        """Return the dual points as a witness, in the form that is verified."""
-        if self.u is None:
+        """Return the points as a witness, in the form that is verified."""
+        if self.x is None or self.u is None:
             return None
-        if isinstance(self.u, Tensor):
-            return Witness("dual point", {"u": self.u})
-        u = dict(self.u)
-        if (
-            isinstance(problem, TVInpainting)
-            and problem.operator is None
-            and problem.mask is not None
-        ):
-            # In holes the bound is that of a nearby dual point with smaller divergence.
-            u = reduce_divergence(u, problem.mask, problem.groups, problem.kink)
-        return Witness("dual point", u)
+        return witness_of_pair(problem, self.method.saddle(problem), cast(Tensor, self.x), self.u)
 
 
 def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
@@ -589,7 +589,7 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | 
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
     solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(small_gap), check_every=20)
-    witness = Witness("tangent", {"x": cast(Tensor, point)})
+    witness = witness_of_point(problem, point)
     return _Bound(cast(Tensor, solution.best_x), lower, "gradients", witness)
 
 

@@ -21,7 +21,7 @@ from mirrordescent.problems.statements import (
     require_statements_once,
 )
 from mirrordescent.solving.solution import Solution, Status, Trace
-from mirrordescent.solving.stopping import PreviousCheck, Rule, Snapshot
+from mirrordescent.solving.stopping import Evaluation, PreviousCheck, Rule, Snapshot
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
 CHECKS = 25  # default number of checks in a run
@@ -71,9 +71,9 @@ def solve(
         diverge_factor: A sample has diverged if f(x) > f(x₀) + diverge_factor · S. The scale S is
             the larger of |f| at x₀ and at the problem's own start, or the first value of f that is
             not 0 if both are 0.
-        fused: Whether to use C kernels for this method and problem. By default they are used if
-            they are compiled already. True compiles them, once, which takes seconds, and raises an
-            error if there are none. False uses plain torch.
+        fused: Whether to use C kernels. By default they are used if there are kernels for this
+            method and problem. True requires them and raises an error if there are none. False uses
+            plain torch.
         progress: Whether to show a progress bar. By default on a terminal, after one second.
         state: ``state`` of the same method's solution of a similar problem. The run begins there
             in place of x0, with the dual variables if there are any.
@@ -135,7 +135,8 @@ class _Record:
         self.problem = problem
         self.method = method
         self.state = state
-        self.start_value = problem.value(x0)
+        self.start = Evaluation(problem, x0, problem.value(x0))
+        self.start_value = self.start.value
         self.diverge_factor = diverge_factor
         self.scale = self.start_value.abs()
         self.ceiling = self.start_value + diverge_factor * self.scale
@@ -178,7 +179,7 @@ class _Record:
             k=state.k,
             x=x,
             value=value,
-            start_value=self.start_value,
+            start=self.start,
             best_value=self.best_value,
             previous=self.previous,
             lower=self.lower,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent.methods.base import Method
-from mirrordescent.problems.base import Problem
+from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.solving.solution import Status
 from mirrordescent.trees import Tree, leaves, norm, tree_map
 
@@ -25,18 +25,46 @@ class PreviousCheck(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """Values of f at points, with bounds on their rounding errors that are computed on first use.
+
+    Args:
+        problem: Batch of problems.
+        x: Points.
+        value: f(x) as computed, (batch,).
+    """
+
+    problem: Problem
+    x: Tree
+    value: Tensor
+
+    @cached_property
+    def error(self) -> Tensor:
+        """A bound on the rounding error of ``value``, (batch,)."""
+        return self.problem.value_error(self.x, self.value)
+
+    @cached_property
+    def in_double(self) -> "Evaluation":
+        """The same in double precision, if the problem supports it."""
+        if self.value.dtype == torch.float64:
+            return self
+        problem, x = in_double(self.problem, self.x)
+        return Evaluation(problem, x, problem.value(x))
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A run at iteration k, as stop rules and callbacks see it.
 
     ``x`` is the method's answer and ``value`` its objective; ``lower`` is the best proven lower
-    bound so far. ``previous`` has the answer and the bound at the check before. Numbers per
-    sample are tensors (batch,).
+    bound so far. ``start`` has f(x₀), and ``previous`` the answer and the bound at the check
+    before. Numbers per sample are tensors (batch,).
     """
 
     k: int
     x: Tree
     value: Tensor
-    start_value: Tensor
+    start: Evaluation
     best_value: Tensor
     previous: PreviousCheck | None
     lower: Tensor | None
@@ -47,6 +75,16 @@ class Snapshot:
     state: Any
     memo: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Results that the parts of a rule share."""
+
+    @property
+    def start_value(self) -> Tensor:
+        """f(x₀)."""
+        return self.start.value
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """f(x) with its rounding error."""
+        return Evaluation(self.problem, self.x, self.value)
 
     @property
     def previous_x(self) -> Tree | None:
@@ -105,15 +143,24 @@ def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
     return (value - lower) / scale.clamp(min=torch.finfo(scale.dtype).tiny)
 
 
+class _Measured(NamedTuple):
+    """The gap of every sample, the gap that is allowed, and the rounding error of both."""
+
+    difference: Tensor
+    allowed: Tensor
+    rounding: Tensor
+
+
 def gap(
     tolerance: float, lower: Tensor | float | None = None, *, start_value: Tensor | None = None
 ) -> Rule:
     """Stop at a relative gap: f(x) − lower + ε ≤ tolerance · (f(x₀) − lower).
 
-    ε is the rounding error of f(x) − lower, a multiple of the machine epsilon times the size of f.
-    If the right-hand side is less than 2ε, rounding hides whether it was reached. A sample with
-    such a tolerance stops with :attr:`Status.PRECISION` when f(x) − lower ≤ 2ε, or when x and the
-    lower bound change by no more than rounding errors between two checks.
+    ε bounds the rounding errors of both sides (:meth:`Problem.value_error`), so the true values of
+    f satisfy the inequality. If ε leaves it open in single precision, f is evaluated in double
+    precision. If the right-hand side is less than 2ε, rounding hides whether it was reached. A
+    sample with such a tolerance stops with :attr:`Status.PRECISION` when f(x) − lower ≤ 2ε, or when
+    x and the lower bound change by no more than rounding errors between two checks.
 
     Args:
         tolerance: Share of the gap at the start that may remain.
@@ -123,44 +170,72 @@ def gap(
     """
     _require_positive("tolerance", tolerance)
 
-    def measure(snapshot: Snapshot) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return the gap, the gap that is allowed, and the rounding error of the former."""
-        bound = snapshot.lower
+    def bound_of(snapshot: Snapshot) -> Tensor | None:
         if lower is not None:
-            bound = torch.as_tensor(lower).to(snapshot.value)
-        if bound is not None:
-            first = snapshot.start_value if start_value is None else start_value
-            measured = (
-                snapshot.value - bound,
-                tolerance * (first - bound),
-                rounding_of(snapshot.value, bound),
-            )
-            snapshot.memo[measure] = measured
-            return measured
+            return torch.as_tensor(lower).to(snapshot.value.device)
+        if snapshot.lower is not None:
+            return snapshot.lower
         # Some methods have no bound before their first step.
         if snapshot.method.certifies and snapshot.k == 0:
             return None
         name = type(snapshot.method).__name__
         raise ValueError(f"gap() needs a lower bound, and {name} gives none: give lower=")
 
+    def measure(snapshot: Snapshot, bound: Tensor) -> _Measured:
+        """Compare the values as computed; ε is a few units in the last place of f."""
+        first = snapshot.start_value if start_value is None else start_value
+        bound = bound.to(snapshot.value)
+        return _Measured(
+            snapshot.value - bound,
+            tolerance * (first - bound),
+            rounding_of(snapshot.value, bound),
+        )
+
+    def measure_with_error(here: Evaluation, start: Evaluation, bound: Tensor) -> _Measured:
+        """Compare values with bounds on their errors."""
+        bound = bound.to(here.value)
+        first = start.value
+        first_error = start.error
+        if start_value is not None:
+            first = start_value.to(here.value)
+            first_error = rounding_of(start_value).to(here.value)
+        rounding = here.error + tolerance * first_error + rounding_of(here.value, bound)
+        return _Measured(here.value - bound, tolerance * (first - bound), rounding)
+
     def test(snapshot: Snapshot) -> Tensor:
-        measured = measure(snapshot)
-        if measured is None:
+        bound = bound_of(snapshot)
+        if bound is None:
             return torch.zeros_like(snapshot.running)
-        difference, allowed, rounding = measured
-        return difference + rounding <= allowed
+        measured = measure(snapshot, bound)
+        reached = _reached(measured)
+        here = snapshot.evaluation
+        start = snapshot.start
+        if bool((reached & snapshot.running).any()):
+            measured = measure_with_error(here, start, bound)
+            confirmed = _reached(measured)
+            if bool((reached & ~confirmed & snapshot.running).any()):
+                measured = measure_with_error(here.in_double, start.in_double, bound)
+                confirmed = _reached(measured)
+            reached &= confirmed
+        snapshot.memo[test] = measured
+        return reached
 
     def undecidable(snapshot: Snapshot) -> Tensor:
-        measured = snapshot.memo.get(measure)
+        measured = snapshot.memo.get(test)
         if measured is None:
             return torch.zeros_like(snapshot.running)
-        difference, allowed, rounding = measured
-        too_small = allowed < 2 * rounding
+        too_small = measured.allowed < 2 * measured.rounding
         if not bool(too_small.any()):
             return too_small
-        return too_small & ((difference <= 2 * rounding) | _settled(snapshot, rounding))
+        indistinguishable = measured.difference <= 2 * measured.rounding
+        return too_small & (indistinguishable | _settled(snapshot, measured.rounding))
 
     return Rule(test, undecidable=undecidable)
+
+
+def _reached(measured: _Measured) -> Tensor:
+    """Return the samples whose gap is allowed, whatever the rounding errors."""
+    return measured.difference + measured.rounding <= measured.allowed
 
 
 def _settled(snapshot: Snapshot, rounding: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Compilation of the C kernels, and wheels that contain them."""

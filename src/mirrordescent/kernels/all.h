@@ -1,0 +1,11 @@
+/* The kernels for one precision, REAL. */
+#include "optimiser.h"
+#include "sweep.h"
+#include "moments.h"
+#include "powers.h"
+#include "primal_dual.h"
+#include "dual_fista.h"
+#include "stencil.h"
+#include "sums.h"
+#include "bounds.h"
+#include "matrices.h"

@@ -1,0 +1,118 @@
+"""Lower bounds from dual points: matrix games, support vector machines, total variation.
+
+These are second implementations, for the verification of certificates.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mirrordescent.problems import SVM, MatrixGame, TVInpainting
+from mirrordescent.references.tangents import EPS, unit
+from mirrordescent.trees import sum_per_sample
+
+
+def game_bound(problem: MatrixGame, u: Tensor) -> Tensor:
+    """minⱼ (Aᵀu)ⱼ for a mixed reply u ≥ 0, divided by its sum."""
+    A = problem.A if problem.A.ndim == 3 else problem.A.expand(len(u), -1, -1)
+    reply = u.clamp(min=0)
+    reply = reply / reply.sum(-1, keepdim=True)
+    payoffs = (A.mT @ reply.unsqueeze(-1)).squeeze(-1)
+    units = 4 * (A.shape[-2] + 8) * EPS
+    return (payoffs - units * (A.abs().mT @ reply.unsqueeze(-1)).squeeze(-1)).amin(-1)
+
+
+def machine_bound(problem: SVM, alpha: Tensor) -> Tensor:
+    """Σα − ½‖Σ αᵢyᵢφᵢ‖² − B|Σ αᵢyᵢ|, after clipping to 0 ≤ α ≤ C/n.
+
+    The hinge of a margin m is at least αᵢ(1 − m)/c with c = C/n. At some minimiser the bias is at
+    most B = 1 + ‖w‖ max‖φ‖ in magnitude, since beyond it moving the bias towards 0 increases no
+    hinge; and ½‖w‖² ≤ f(0) = C.
+    """
+    signed = problem.signed
+    signed = signed if signed.ndim == 3 else signed.expand(len(alpha), -1, -1)
+    count, columns = signed.shape[-2:]
+    units = unit(count + columns)
+    alpha = alpha.clamp(0, problem.C / count * (1 - 4 * EPS))
+    rows = signed[..., :-1]
+    labels = signed[..., -1]
+    total = alpha.sum(-1)
+    w = (alpha.unsqueeze(-2) @ rows).squeeze(-2)
+    w_error = units * (alpha.unsqueeze(-2) @ rows.abs()).squeeze(-2)
+    square = (w.abs() + w_error).square().sum(-1) / 2
+    longest = rows.square().sum(-1).sqrt().amax(-1)
+    bias = (1 + (2 * problem.C) ** 0.5 * longest) * (1 + units)
+    imbalance = (alpha * labels).sum(-1).abs() + units * total
+    bound = total - square - bias * imbalance - units * (total + square)
+    return bound.clamp(min=0)  # f is a sum of squares and hinges
+
+
+def total_variation_bound(problem: TVInpainting, u: dict[str, Tensor]) -> Tensor:
+    """Σ min_{low ≤ x ≤ high} s·z(x − y)² + (Dᵀu)x − (η/(2sλ))‖u‖², after scaling u into |u_g| ≤ sλ.
+
+    The range of the observed pixels of a channel contains the minimisers, because clipping an image
+    to it increases neither term.
+    """
+    y = problem.y
+    observed = torch.ones_like(y, dtype=torch.bool)
+    if problem.mask is not None:
+        observed = (problem.mask > 0).expand_as(y)
+    low = y.masked_fill(~observed, torch.inf).amin((-2, -1), keepdim=True)
+    high = y.masked_fill(~observed, -torch.inf).amax((-2, -1), keepdim=True)
+    scale = problem.scale
+    weight = torch.as_tensor(problem.weight, dtype=y.dtype, device=y.device).reshape(-1, 1, 1, 1)
+    height = scale * weight
+    down, along = into_groups(
+        u["vertical"], u["horizontal"], height, problem.isotropic, problem.coupled
+    )
+    w = divergence(down, along)
+    # Pixels move by t = x − y. Σw = 0, so that x − low may replace x in ⟨w, x⟩. In this form no
+    # difference is smaller than the rounding error of a bright pixel.
+    t = torch.minimum(torch.maximum(-w / (2 * scale), low - y), high - y)
+    moved = torch.where(observed, t + (y - low), torch.where(w > 0, 0.0, high - low))
+    linear = w * moved
+    square = torch.where(observed, scale * t.square(), 0.0)
+    units = unit(y[0].numel())
+    # Rounding of w is at most a few units of 4sλ, which the width of the range multiplies.
+    rounding = units * sum_per_sample(linear.abs() + square + 4 * height * (high - low))
+    bound = sum_per_sample(linear + square) - rounding
+    if problem.huber:
+        total = sum_per_sample(down.square()) + sum_per_sample(along.square())
+        conjugate = problem.huber / (2 * height.reshape(-1)) * total
+        bound = bound - conjugate * (1 + units)
+    return bound
+
+
+def into_groups(
+    down: Tensor, along: Tensor, height: Tensor, isotropic: bool, coupled: bool
+) -> tuple[Tensor, Tensor]:
+    """Scale every group of a dual point into the ball of radius ``height``."""
+    batch, channels = down.shape[:2]
+    rows = down.shape[2] + 1
+    columns = along.shape[3] + 1
+    squares_down = down.new_zeros(batch, channels, rows, columns)
+    squares_along = torch.zeros_like(squares_down)
+    squares_down[..., :-1, :] = down.square()
+    squares_along[..., :-1] = along.square()
+    if coupled:
+        squares_down = squares_down.sum(1, keepdim=True).expand_as(squares_down)
+        squares_along = squares_along.sum(1, keepdim=True).expand_as(squares_along)
+    if isotropic:
+        squares_down = squares_down + squares_along
+        squares_along = squares_down
+    limit = height * (1 - 16 * EPS)
+    factor_down = (limit / squares_down.sqrt().clamp(min=1e-300)).clamp(max=1)
+    factor_along = (limit / squares_along.sqrt().clamp(min=1e-300)).clamp(max=1)
+    return down * factor_down[..., :-1, :], along * factor_along[..., :-1]
+
+
+def divergence(down: Tensor, along: Tensor) -> Tensor:
+    """Dᵀu for the differences ``down`` the columns and ``along`` the rows."""
+    batch, channels = down.shape[:2]
+    w = down.new_zeros(batch, channels, down.shape[2] + 1, along.shape[3] + 1)
+    w[..., 1:, :] += down
+    w[..., :-1, :] -= down
+    w[..., 1:] += along
+    w[..., :-1] -= along
+    return w
