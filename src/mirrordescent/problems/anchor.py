@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mirrordescent._internal.rounding import sum_error, unit
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.terms import Blocks, Term, largest
-from mirrordescent.trees import norm, sum_per_sample
+from mirrordescent.trees import fits, norm, sum_per_sample
 
 
 class Anchor(Term):
@@ -39,7 +38,7 @@ class Anchor(Term):
 
     def prepare(self, like: Tensor) -> None:
         """Check that the centre broadcasts to points."""
-        if torch.broadcast_shapes(self.centre.shape, like.shape) != like.shape:
+        if not fits(self.centre.shape, like.shape):
             raise ValueError(
                 f"centre of shape {tuple(self.centre.shape)} must broadcast to points of shape "
                 f"{tuple(like.shape)}"

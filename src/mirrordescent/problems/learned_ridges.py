@@ -83,7 +83,7 @@ class LearnedRidges(Term):
 
     def prepare(self, like: Tensor) -> None:
         """Check the channels and the size of the images, and the number of profiles."""
-        count, channels, rows, columns = self.filters.shape
+        _, channels, rows, columns = self.filters.shape
         if like.ndim != 4 or like.shape[1] != channels:
             raise ValueError(
                 f"points must be images (batch, {channels}, height, width) for these filters, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor
 
 from mirrordescent.problems.anchor import Anchor
@@ -10,6 +12,7 @@ from mirrordescent.problems.fits import SquaredError
 from mirrordescent.problems.operators import LinearOperator
 from mirrordescent.problems.ridge_priors import RidgePrior
 from mirrordescent.problems.terms import Term
+from mirrordescent.problems.tv import fill_holes
 
 ANCHOR = 0.01
 """Default weight of the quadratic term of :func:`prior_restoration`."""
@@ -51,14 +54,18 @@ def prior_restoration(
         prior: Learned prior with convex profiles.
         operator: Operator A, such as :class:`~mirrordescent.problems.Blur`; None for the identity.
         mask: 1 or True where an entry of y was observed; None if all were.
-        centre: Point c; by default the start of the data term.
+        centre: Point c, which is also a good start. By default y with filled holes, or the start of
+            the data term if there is an operator.
         anchor: Weight ρ. If it is 0, the last term is left out, and there is no proof.
     """
     fit = SquaredError(y, operator, mask)
     _require_channels(fit.sample_shape[0], prior)
     terms: list[Term] = [prior.term(sigma, convex=True)]
     if anchor:
-        terms.append(Anchor(anchor, fit.start() if centre is None else centre))
+        if centre is None:
+            holes = mask is not None and operator is None
+            centre = fill_holes(y, cast(Tensor, fit.mask).expand_as(y)) if holes else fit.start()
+        terms.append(Anchor(anchor, centre))
     return Composite(fit, terms)
 
 
