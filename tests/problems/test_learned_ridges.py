@@ -41,6 +41,7 @@ def random_profile(generator, count=5, pieces=4, batch=None, convex=False):
     shape = (count, pieces) if batch is None else (batch, count, pieces)
     positions = 0.05 * torch.rand(shape, generator=generator, dtype=DOUBLE).cumsum(-1) + 1e-3
     values = 0.02 * torch.rand(shape, generator=generator, dtype=DOUBLE)
+    values = values if convex else values - 0.005
     return RidgeProfile(positions, values.cumsum(-1) if convex else values)
 
 
@@ -51,8 +52,9 @@ def random_prior(generator, channels=1, convex=True):
     levels = torch.tensor([0.01, 0.1], dtype=DOUBLE)
     nodes = torch.tensor([0.3, 0.7, 2.0], dtype=DOUBLE)
     scales = 0.3 * torch.randn(2, 6, generator=generator, dtype=DOUBLE)
-    heights = 0.25 + 0.2 * torch.rand(2, 6, 3, generator=generator, dtype=DOUBLE)
+    heights = 0.1 + 0.2 * torch.rand(2, 6, 3, generator=generator, dtype=DOUBLE)
     rising = heights.cumsum(-1)
+    heights[..., -1] -= 0.25
     return RidgePrior(
         filters,
         RidgeTable(levels, scales, nodes, heights),
@@ -147,7 +149,10 @@ def test_a_profile_is_the_integral_of_its_derivative_and_has_its_curvature():
     torch.testing.assert_close(profile.derivative(-u), -profile.derivative(u))
     (curvature,) = torch.autograd.grad(profile.derivative(u).sum(), u)
     torch.testing.assert_close(curvature, profile.curvature(u.detach()))
-    assert bool((profile.value(u) >= 0).all())
+    rising = random_profile(generator, batch=2, convex=True)
+    assert rising.nonnegative
+    assert bool((rising.value(u) >= 0).all())
+    assert not profile.nonnegative
 
 
 def test_a_profile_takes_its_values_at_its_positions():
@@ -211,7 +216,7 @@ def test_constants_bound_the_slopes():
     [
         ([[1.0, 1.0]], [[0.0, 0.0]], "strictly increasing"),
         ([[0.0, 1.0]], [[0.0, 0.0]], "positive"),
-        ([[1.0, 2.0]], [[0.0, -1.0]], "at least 0"),
+        ([[1.0, 2.0]], [[0.0, math.nan]], "finite"),
         ([[1.0, 2.0]], [[0.0]], "same shape"),
     ],
 )
@@ -288,6 +293,7 @@ def test_the_bound_of_denoising_is_below_the_minimum_and_tight(dtype):
     assert problem.convex
     assert 0 < problem.strong_convexity() < 1
     assert problem.saddle_point() is None
+    assert problem.never_below is None
     precise = prior_denoising(y.to(dtype).double(), sigma.to(dtype).double(), prior.double())
     minimum = md.solve(precise, md.methods.LBFGS(), iterations=300).best_value
     start = y.to(dtype)

@@ -124,7 +124,9 @@ class Composite(Problem, SaddlePoint):
 
     @property
     def never_below(self) -> float | None:  # type: ignore[override]
-        return self.smooth.never_below
+        """The bound of f₀, if no term can be negative."""
+        nonnegative = all(term.nonnegative for term in self._terms)
+        return self.smooth.never_below if nonnegative else None
 
     def value(self, x: Tensor) -> Tensor:
         value = self.smooth.value(x)

@@ -24,7 +24,7 @@ MEAN_TOLERANCE = 1e-5
 
 
 class LearnedRidges(Term):
-    """R(x) = h Σₖ Σₚ φₖ((wₖ ∗ x)ₚ), with filters wₖ and profiles φₖ ≥ 0.
+    """R(x) = h Σₖ Σₚ φₖ((wₖ ∗ x)ₚ), with filters wₖ and profiles φₖ.
 
     p runs over the positions at which the filter lies inside the image. Filters have mean 0 in
     every channel, so R does not change if a constant is added to a channel.
@@ -119,6 +119,10 @@ class LearnedRidges(Term):
         return not self.profile.convex
 
     @property
+    def nonnegative(self) -> bool:
+        return self.profile.nonnegative
+
+    @property
     def convexity(self) -> float:
         """−hB, or 0 for convex profiles."""
         weak = self.profile.constants().weak
@@ -149,7 +153,7 @@ class LearnedRidges(Term):
         Let A be the norm of the bank of |wₖ|, n the length of the sum of a response and N that of
         an adjoint. Responses u have an error δ with ‖δ‖ ≤ γₙA‖x‖. It changes φ′(u) by at most
         M‖δ‖ and Σφ(u) by M‖u‖‖δ‖ + M‖δ‖²/2. With C ≥ Σ|cⱼ|, the sums over j add errors of
-        γ_J C|u| to φ′ and of γ_J Cu² to φ. The sum over all positions adds γR, because φ ≥ 0.
+        γ_J C|u| to φ′ and of γ_J Cu² to φ. The sum over all positions adds γΣ|φ(u)|.
         """
         constants = self.profile.constants()
         count, channels, rows, columns = self.filters.shape
@@ -167,9 +171,10 @@ class LearnedRidges(Term):
         places = count * x.shape[-1] * x.shape[-2]
         value_error = constants.lipschitz * delta * (image + delta)
         value_error = value_error + sum_error(2 * constants.spread * image.square(), 8 * pieces)
-        value_error = value_error + sum_error(self.value(x), places)
+        sizes = sum_per_sample(self.profile.value(responses(x, self.filters)).abs())
+        value_error = value_error + sum_error(sizes, places)
         weight = largest(self.scaled_weight)
-        return 1.01 * max(weight, 1.0) * value_error, 1.01 * weight * gradient_error
+        return 1.01 * weight * value_error, 1.01 * weight * gradient_error
 
     # The saddle-point form, for convex profiles.
 

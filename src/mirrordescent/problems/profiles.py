@@ -28,7 +28,7 @@ class ProfileConstants(NamedTuple):
 
 
 class RidgeProfile(Part, nn.Module):
-    """Even functions φₖ ≥ 0 with φₖ(0) = 0 whose derivatives are piecewise linear.
+    """Even functions φₖ with φₖ(0) = 0 whose derivatives are piecewise linear.
 
     φₖ′ is odd. It interpolates (0, 0), (b₁, v₁), …, (b_J, v_J), and is v_J beyond b_J. With the
     slopes mⱼ = (vⱼ − vⱼ₋₁)/(bⱼ − bⱼ₋₁), m_{J+1} = 0 and cⱼ = mⱼ − mⱼ₊₁,
@@ -37,12 +37,13 @@ class RidgeProfile(Part, nn.Module):
 
         φ′(t) = Σⱼ cⱼ tⱼ,    φ(t) = Σⱼ cⱼ (t tⱼ − tⱼ²/2),    tⱼ = min(max(t, −bⱼ), bⱼ)
 
-    φₖ is convex if v₁ ≤ … ≤ v_J. Otherwise it is weakly convex: φₖ + (ρₖ/2)t² is convex for
-    ρₖ = −minⱼ mⱼ.
+    φₖ is convex if 0 ≤ v₁ ≤ … ≤ v_J. Otherwise it is weakly convex: φₖ + (ρₖ/2)t² is convex for
+    ρₖ = −minⱼ mⱼ. Negative values are allowed: then large |t| are rewarded, and φₖ is not bounded
+    from below.
 
     Args:
         positions: Positions 0 < b₁ < … < b_J, (filters, J); or (batch, filters, J).
-        values: Values vⱼ ≥ 0 of φ′ there, of the same shape.
+        values: Values vⱼ of φ′ there, of the same shape.
 
     >>> import torch
     >>> huber = RidgeProfile(torch.tensor([[1.0]]), torch.tensor([[2.0]]))
@@ -66,11 +67,8 @@ class RidgeProfile(Part, nn.Module):
         ends = torch.cat([torch.zeros_like(positions[..., :1]), positions], -1).detach()
         if not bool((ends.diff(dim=-1) > 0).all() & ends.isfinite().all()):
             raise ValueError("positions must be positive, finite and strictly increasing")
-        if not bool((values.detach() >= 0).all() & values.detach().isfinite().all()):
-            raise ValueError(
-                "values must be finite and at least 0, so that every profile is bounded from "
-                "below by 0"
-            )
+        if not bool(values.detach().isfinite().all()):
+            raise ValueError("values must be finite")
         self.register_buffer("positions", positions)
         self.register_buffer("values", values)
 
@@ -78,7 +76,13 @@ class RidgeProfile(Part, nn.Module):
     def convex(self) -> bool:
         """Whether all φₖ are convex."""
         values = self.values.detach()
-        return bool((values[..., 1:] >= values[..., :-1]).all())
+        values = torch.cat([torch.zeros_like(values[..., :1]), values], -1)
+        return bool(_rising(values).all())
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether all φₖ are known to be at least 0, because φₖ′(t) ≥ 0 for t ≥ 0."""
+        return bool((self.values.detach() >= 0).all())
 
     def slopes(self) -> Tensor:
         """Return m₁, …, m_J, in the shape of the positions."""
@@ -159,13 +163,14 @@ class RidgeProfile(Part, nn.Module):
         widths = positions.diff(dim=-1)
         slopes = values.diff(dim=-1) / widths
         # The differences of stored numbers are rounded once, and so is the quotient.
-        error = unit(0) * (values[..., 1:] + values[..., :-1]) / widths
+        sizes = values[..., 1:].abs() + values[..., :-1].abs()
+        error = unit(0) * sizes / widths
         error = torch.where(slopes == 0, 0.0, error)
         least = (slopes - error).amin(-1).reshape(-1, slopes.shape[-2]).amin(0)
         largest = (slopes + error).amax(-1).reshape(-1, slopes.shape[-2]).amax(0)
         weak = torch.where(_rising(values), 0.0, (-least).clamp(min=0))
         steep = largest.clamp(min=0)
-        jumps = 2 * (values[..., 1:] + values[..., :-1]) / widths
+        jumps = 2 * sizes / widths
         return ProfileConstants(
             weak, steep, float(torch.maximum(weak, steep).max()), float(jumps.sum(-1).max())
         )

@@ -28,7 +28,7 @@ class RidgeTable(Part, nn.Module):
         levels: Noise levels 0 < σ₁ < σ₂ < …, (levels,).
         scales: Numbers aₖ, (levels, filters).
         nodes: Positions β₁ < β₂ < …, (J,).
-        heights: Numbers Vₖⱼ ≥ 0, (levels, filters, J).
+        heights: Numbers Vₖⱼ, (levels, filters, J).
     """
 
     kind = "profile"
@@ -80,7 +80,7 @@ class RidgeTable(Part, nn.Module):
         share = ((at - known[left]) / (known[right] - known[left])).clamp(0, 1)
         scales = torch.lerp(self.scales[left], self.scales[right], share.unsqueeze(-1))
         share = share.reshape(-1, 1, 1)
-        # Not lerp, whose rounding could make heights negative or decreasing.
+        # Not lerp, whose rounding could make rising heights fall.
         heights = (1 - share) * self.heights[left] + share * self.heights[right]
         return scales, heights
 

@@ -29,9 +29,10 @@ _RENAMED_HOOKS = {
 
 
 class Term(Part, nn.Module):
-    """h·g(Kx), with a weight h > 0, a function g ≥ 0 and a linear operator K.
+    """h·g(Kx), with a weight h > 0, a convex function g ≥ 0 and a linear operator K.
 
-    g is convex, unless ``weakly_convex`` is True.
+    If ``weakly_convex`` is True, g need not be convex; if ``nonnegative`` is False, g may be
+    negative.
 
     Kx is a dict of blocks. A dual point u has the same blocks.
 
@@ -111,6 +112,11 @@ class Term(Part, nn.Module):
     def weakly_convex(self) -> bool:
         """Whether g is not convex, but ``convexity`` is finite and negative."""
         return False
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether g ≥ 0."""
+        return True
 
     blocks: tuple[str, ...] = ("entries",)
     """Names of the blocks of Kx."""

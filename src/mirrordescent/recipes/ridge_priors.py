@@ -164,17 +164,13 @@ class PriorParameters(nn.Module):
         return centred / torch.linalg.eigvalsh(symbol)[..., -1].max().sqrt()
 
     def table(self) -> RidgeTable:
-        """Return the profiles at all levels. Heights below 0 are raised to 0."""
+        """Return the profiles at all levels."""
         shapes = self.shapes + self.shape_changes
         slopes = -self.modulus + (self.modulus + self.steepest) * shapes.sigmoid()
         widths = torch.cat([self.nodes[:1], self.nodes.diff()])
-        height = torch.zeros_like(slopes[..., 0])
-        heights = []
-        for slope, width in zip(slopes.unbind(-1), widths, strict=True):
-            height = (height + slope * width).clamp(min=0)
-            heights.append(height)
+        heights = (slopes * widths).cumsum(-1)
         scales = self.scales + self.scale_changes
-        return RidgeTable(self.levels, scales, self.nodes, torch.stack(heights, -1))
+        return RidgeTable(self.levels, scales, self.nodes, heights)
 
 
 def cosine_filters(channels: int, size: int) -> Tensor:
