@@ -91,6 +91,7 @@ def _problems(content: bytes, name: str) -> Iterable[str]:
     if missing:
         yield f"the library lacks {', '.join(sorted(missing))}"
     surplus = binary.exports - sources.symbols(tuple(target.levels))
+    surplus = {symbol for symbol in surplus if not symbol.startswith("_")}  # those of linkers
     if surplus:
         yield f"the library also exports {', '.join(sorted(surplus))}"
     if sources.source_hash().encode() not in content:
