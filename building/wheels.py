@@ -37,6 +37,11 @@ def build_wheel(name: str, folder: Path) -> Path:
     return built
 
 
+def build_local_wheel(folder: Path) -> Path:
+    """Build a wheel with the C compiler of this machine, and return its path."""
+    return _build(["--target", "wheel"], folder, {"MIRRORDESCENT_TARGET": ""})
+
+
 def build_source_archive(folder: Path) -> Path:
     """Build the archive of the sources, and return its path."""
     return _build(["--target", "sdist"], folder, {})
