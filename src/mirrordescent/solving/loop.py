@@ -169,6 +169,7 @@ class _Record:
         """Update the statuses, and return the state with the frozen samples put back."""
         running = self.running
         state = where(running, state, self.state)
+        self.state = state  # frees the memory of the earlier state
         x, value = self._answer(state)
         self._raise_lower_bound(state)
         self._mark_failures(state, x, value)
@@ -203,7 +204,6 @@ class _Record:
         self.previous = PreviousCheck(x, self.lower)
         self.x = x
         self.value = value
-        self.state = state
         return state
 
     def add_to_trace(self, state: Any, k: int, seconds: float) -> None:
