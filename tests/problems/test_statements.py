@@ -12,6 +12,7 @@ import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.problems import Blur, Linear, Problem, Term, gaussian_kernel
 from mirrordescent.problems.origin import defined_in_library
+from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
     ContradictoryBound,
     StatementRefuted,
@@ -125,6 +126,69 @@ def test_there_are_at_most_twenty_evaluations(monkeypatch):
         )
     require_statements(Bowl())
     assert len(counted) <= 20
+
+
+@pytest.mark.parametrize("units", [1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("domain", [WholeSpace(), PositiveOrthant()], ids=describe)
+def test_statements_are_tested_in_the_units_of_the_data(units, domain):
+    """Mistakes are found, and true statements survive, at a start of 0 too."""
+
+    def bowl(**mistakes):
+        problem = Bowl(domain=domain, dtype=DOUBLE, **mistakes)
+        problem.c.mul_(units)
+        if isinstance(domain, PositiveOrthant):
+            problem.start = lambda batch=None: units * torch.ones(2, 4, dtype=DOUBLE)
+        return problem
+
+    require_statements(bowl())
+    with pytest.raises(StatementRefuted, match="not the gradient"):
+        require_statements(bowl(factor=0.5, mu=0.0))
+    with pytest.raises(StatementRefuted, match="strong convexity"):
+        require_statements(bowl(mu=1.1))
+
+
+@pytest.mark.parametrize("units", [1e-9, 1e-3, 1.0, 1e9])
+def test_samples_have_the_size_of_the_start(units):
+    start = units * torch.rand(3, 7, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    for domain in (WholeSpace(), PositiveOrthant()):
+        plain = sample_points(domain, start / units)
+        for point, expected in zip(sample_points(domain, start), plain, strict=True):
+            torch.testing.assert_close(point / units, expected, rtol=1e-9, atol=1e-12)
+    zero = torch.zeros_like(start)
+    points = sample_points(WholeSpace(), zero, length=units)
+    assert float(points[0].std()) == pytest.approx(units, rel=0.5)
+
+
+def test_the_natural_length_has_the_units_of_x():
+    """The minimiser of a parabola, from 0, is as far away as its gradient says."""
+    for units in (1e-9, 1.0, 1e9):
+        problem = Bowl(domain=WholeSpace(), dtype=DOUBLE)
+        problem.c.mul_(units)
+        zero = torch.zeros(2, 4, dtype=DOUBLE)
+        length = problem.c.square().sum(-1).sqrt().max() / 2
+        assert natural_length(problem, zero) == pytest.approx(float(length))
+        assert natural_length(problem, problem.c) == 1
+        kinks = Kinks(domain=WholeSpace(), smooth=None, dtype=DOUBLE)
+        kinks.c.mul_(units)
+        expected = float(kinks.value(zero).max()) / 2 / 2  # ‖sign‖ = 2 = √4
+        assert natural_length(kinks, zero) == pytest.approx(expected)
+        kinks.c.zero_()
+        assert natural_length(kinks, zero) == 1
+    assert natural_length(Bowl(), torch.zeros(2, 4)) == 1  # the set has a size
+
+
+@pytest.mark.parametrize("domain", [WholeSpace(), Box(-1.0, 1.0)], ids=describe)
+@pytest.mark.parametrize("smooth", [1.0, None])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_there_are_at_most_twenty_evaluations_from_zero(domain, smooth, dtype, monkeypatch):
+    counted = []
+    for name in ("value", "grad"):
+        plain = getattr(Bowl, name)
+        monkeypatch.setattr(
+            Bowl, name, lambda self, x, plain=plain: counted.append(1) or plain(self, x)
+        )
+    require_statements(Bowl(domain=domain, smooth=smooth, dtype=dtype))
+    assert 10 < len(counted) <= 20
 
 
 @pytest.mark.parametrize("domain", DOMAINS, ids=describe)

@@ -20,6 +20,7 @@ from mirrordescent.problems.fingerprint import code_digest, fingerprint
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.origin import in_library, user_definition
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
     Way,
     premises,
@@ -344,7 +345,8 @@ def _still_holds(problem: Problem, entry: dict[str, Tensor]) -> bool:
 def _probe_values(problem: Problem, x: Tensor) -> Tensor:
     """Return the values of f at x, at the start and at some random points, (points, batch)."""
     start = cast(Tensor, problem.start(len(x)))
-    points = [x, start, *sample_points(problem.domain, start, PROBES)]
+    length = natural_length(problem, start)
+    points = [x, start, *sample_points(problem.domain, start, PROBES, length)]
     return torch.stack([problem.value(point) for point in points])
 
 
