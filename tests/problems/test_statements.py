@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
-from mirrordescent.problems import Blur, Linear, Problem, Term, gaussian_kernel
+from mirrordescent.problems import Blur, Linear, Problem, Term, gaussian_kernel, statements
 from mirrordescent.problems.origin import defined_in_library
 from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
@@ -403,3 +403,61 @@ def test_terms_of_users_are_tested():
     assert premises(problem) == ("conjugate() and dual_gauge() of Squares belong to its value()",)
     with pytest.raises(StatementRefuted, match=r"conjugate\(\) of Wrong is too small"):
         require_statements(md.Composite(smooth, [Wrong(1.0)]))
+
+
+# Tests of statements are kept by source.
+
+
+def defined(factor):
+    """Return a new class, as if its source had been edited and run again."""
+    namespace = {"Bowl": Bowl, "__name__": "my_problems"}
+    body = f"    def grad(self, x):\n        return {factor} * (x - self.c)\n"
+    exec(f"class Mine(Bowl):\n{body}", namespace)
+    return namespace["Mine"]
+
+
+def count_tests(monkeypatch):
+    tests = []
+    plain = statements.require_statements
+
+    def counted(problem, x0=None):
+        tests.append(type(problem))
+        return plain(problem, x0)
+
+    monkeypatch.setattr(statements, "require_statements", counted)
+    monkeypatch.setattr(statements, "_TESTED", set())
+    return tests
+
+
+def test_a_class_is_tested_once_and_an_edited_one_again(monkeypatch):
+    tests = count_tests(monkeypatch)
+    start = torch.zeros(2, 4)
+    for _ in range(2):
+        statements.require_statements_once(defined("1.0")(), start)  # the same code
+    assert len(tests) == 1
+    with pytest.raises(StatementRefuted, match="not the gradient"):
+        statements.require_statements_once(defined("0.5")(), start)
+    with pytest.raises(StatementRefuted, match="not the gradient"):  # not kept
+        statements.require_statements_once(defined("0.5")(), start)
+    assert len(tests) == 3
+    statements.require_statements_once(defined("1.0")(), start)
+    assert len(tests) == 3
+
+
+def test_a_method_that_is_replaced_is_tested(monkeypatch):
+    tests = count_tests(monkeypatch)
+    cls = defined("1.0")
+    statements.require_statements_once(cls(), torch.zeros(2, 4))
+    cls.grad = lambda self, x: 0.5 * (x - self.c)
+    with pytest.raises(StatementRefuted):
+        statements.require_statements_once(cls(), torch.zeros(2, 4))
+    assert len(tests) == 2
+
+
+def test_code_of_unknown_content_is_tested_every_time(monkeypatch):
+    tests = count_tests(monkeypatch)
+    cls = defined("1.0")
+    cls.secret = object()
+    for _ in range(2):
+        statements.require_statements_once(cls(), torch.zeros(2, 4))
+    assert len(tests) == 2

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Literal, cast
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.problems.base import Function, Problem, in_double
+from mirrordescent.problems.fingerprint import code_digest
 from mirrordescent.problems.fits import Fit
 from mirrordescent.problems.operators import ADJOINT_TOLERANCE, Linear, random_like
 from mirrordescent.problems.origin import in_library, parts_of, user_definition
@@ -192,16 +192,40 @@ def _scales(domain: Domain, start: Tree, length: float) -> Tree:
     return entry_sizes(start, length)
 
 
-_TESTED: WeakSet[type] = WeakSet()
-"""Classes whose statements were tested in this process."""
+_TESTED: set[str] = set()
+"""Hashes of the code whose statements were tested in this process."""
 
 
 def require_statements_once(problem: Problem, x0: Tree) -> None:
-    """Test the statements of users' classes, unless they were tested in this process."""
-    if type(problem) in _TESTED or not premises(problem):
+    """Test the statements of users' classes, unless the same code was tested in this process.
+
+    A class that was edited is tested again, as is one that uses objects of unknown content.
+    """
+    if not premises(problem):
+        return
+    source = source_digest(problem)
+    if source is not None and source in _TESTED:
         return
     require_statements(problem, x0)
-    _TESTED.add(type(problem))
+    if source is not None:
+        _TESTED.add(source)
+
+
+def source_digest(problem: Problem) -> str | None:
+    """Hash the code of all users' classes and functions that a problem is composed of.
+
+    The result is None if the content of something that the code depends on is unknown.
+    """
+    digests = []
+    for part in parts_of(problem):
+        definition = part if isinstance(part, type) or hasattr(part, "__code__") else type(part)
+        if in_library(definition) or definition.__module__.startswith("torch."):
+            continue
+        digest = code_digest(definition)
+        if digest is None:
+            return None
+        digests.append(digest)
+    return " ".join(digests)
 
 
 def require_consistent(
