@@ -384,8 +384,11 @@ def in_double(problem: Problem, x: Tree) -> tuple[Problem, Tree]:
     """Return a problem and points in double precision.
 
     If a function or operator holds single-precision data outside of buffers, the problem cannot be
-    converted. Then both are returned unchanged.
+    converted. Then both are returned unchanged, as they are if they are in double precision.
     """
+    floating = [leaf for leaf in (*problem.buffers(), *leaves(x)) if leaf.is_floating_point()]
+    if all(leaf.dtype == torch.float64 for leaf in floating) and not list(problem.parameters()):
+        return problem, x
     precise = copy.deepcopy(problem).double()
     points = tree_map(Tensor.double, x)
     try:

@@ -277,7 +277,7 @@ class LeastSquares(Problem):
 
     def strong_convexity(self) -> float:
         """The square of the smallest singular value, rounded down; 0 for a wide matrix."""
-        return float(convexities(self.A).min())
+        return float(_KNOWN_CONVEXITIES.computed_again(self, self.A).min())
 
 
 def convexities(A: Tensor) -> Tensor:

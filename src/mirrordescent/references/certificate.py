@@ -20,6 +20,7 @@ from mirrordescent.problems.fingerprint import code_digest, fingerprint
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.origin import in_library, user_definition
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
     Way,
     premises,
@@ -218,7 +219,7 @@ def certify(
         key = _key(problem, purpose)
     entry = remember(
         key,
-        lambda: _compute(problem, tolerance, estimate, x0),
+        lambda: _compute(problem, tolerance, estimate, x0, key is not None),
         lambda stored: _matches(problem, stored) and _still_holds(problem, stored),
     )
     certificate = _certificate(problem, entry)
@@ -347,7 +348,8 @@ def _still_holds(problem: Problem, entry: dict[str, Tensor]) -> bool:
 def _probe_values(problem: Problem, x: Tensor) -> Tensor:
     """Return the values of f at x, at the start and at some random points, (points, batch)."""
     start = cast(Tensor, problem.start(len(x)))
-    points = [x, start, *sample_points(problem.domain, start, PROBES)]
+    length = natural_length(problem, start)
+    points = [x, start, *sample_points(problem.domain, start, PROBES, length)]
     return torch.stack([problem.value(point) for point in points])
 
 
@@ -359,16 +361,27 @@ def _in_double(problem: Problem) -> Problem:
 
 @torch.no_grad()
 def _compute(
-    problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None
+    problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None, stored: bool
 ) -> dict[str, Tensor]:
-    """Return the tensors of a certificate, proven if possible."""
+    """Return the tensors of a certificate, proven if possible.
+
+    Args:
+        problem: Batch of problems.
+        tolerance: Relative gap to reach.
+        or_estimate: Whether to estimate the minimum if nothing can be proven.
+        x0: Start of the estimate.
+        stored: Whether the entry is stored, so that values at other points are needed.
+    """
     precise = _in_double(problem)
     least: Tensor | None = None
     if _has_statements(precise):
         least = require_statements(precise)
     bound = _proven_optimum(precise, tolerance)
     if bound is not None:
-        return _entry(precise, bound, least)
+        entry = _entry(precise, bound, least)
+        if stored and problem.sample_shape is not None:
+            entry["probes"] = _probe_values(precise, bound.x)
+        return entry
     if not or_estimate:
         raise NotCertifiable(
             f"{type(problem).__name__} cannot be certified: it has neither a saddle-point form "
@@ -385,7 +398,7 @@ def _compute(
         "start_value": precise.value(start),
         "proven": torch.tensor(False),
     }
-    if problem.sample_shape is not None:
+    if stored and problem.sample_shape is not None:
         entry["probes"] = _probe_values(precise, cast(Tensor, point))
     return entry
 
@@ -420,8 +433,6 @@ def _entry(problem: Problem, bound: _Bound, least: Tensor | None) -> dict[str, T
         "proven": torch.tensor(True),
         "way": torch.tensor(WAYS.index(bound.way)),
     }
-    if problem.sample_shape is not None:
-        entry["probes"] = _probe_values(problem, x)
     confirmed = None if bound.witness is None else recompute(bound.witness, problem)
     if confirmed is not None and bool(confirmed.isfinite().all()):
         entry["lower"] = torch.minimum(bound.lower, _with_margin(confirmed, start_value))
@@ -485,6 +496,7 @@ def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float)
         stop=_small_gap(problem, tolerance),
         callbacks=[best],
         check_every=50,
+        trace=[0],  # not needed
     )
     return _Bound(
         cast(Tensor, solution.best_x),
@@ -580,15 +592,25 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | 
 
     def small_gap(snapshot: Snapshot) -> Tensor:
         nonlocal lower, point
-        before = cast(Tensor, lower)
-        lower = torch.fmax(before, cast(Tensor, problem.bound_at(snapshot.x, convexity)))
-        point = where(lower > before, snapshot.x, point)
-        rounding = 16 * rounding_of(snapshot.best_value, lower)
-        allowed = torch.maximum(tolerance * (snapshot.start_value - lower), rounding)
-        return snapshot.best_value - lower <= allowed
+        best = cast(Tensor, lower)
+        if snapshot.k:  # the bound of the start is known
+            bound = torch.fmax(best, cast(Tensor, problem.bound_at(snapshot.x, convexity)))
+            point = where(bound > best, snapshot.x, point)
+            best = bound
+            lower = bound
+        rounding = 16 * rounding_of(snapshot.best_value, best)
+        allowed = torch.maximum(tolerance * (snapshot.start_value - best), rounding)
+        return snapshot.best_value - best <= allowed
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
-    solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(small_gap), check_every=20)
+    solution = solve(
+        problem,
+        method,
+        iterations=ITERATIONS,
+        stop=Rule(small_gap),
+        check_every=20,
+        trace=[0],  # not needed
+    )
     witness = witness_of_point(problem, point)
     return _Bound(cast(Tensor, solution.best_x), lower, "gradients", witness)
 
