@@ -78,7 +78,7 @@ def test_the_geometry_inverts_the_hessian_of_a_periodic_quadratic(prior):
 @pytest.mark.parametrize("share", [0.0, 0.7])
 def test_denoising_ends_with_a_proof(prior, share):
     problem = prior_denoising(noisy(), torch.tensor([0.05, 0.1], dtype=DOUBLE), prior)
-    method = TangentBound(RidgeMomentum(1.0, 0.3, share=share), first=2)
+    method = TangentBound(RidgeMomentum(0.4 if share else 1.0, 0.3, share=share), first=2)
     run = md.solve(problem, method, iterations=200, stop=md.gap(1e-5), check_every=1)
     minimum = md.solve(problem, md.methods.LBFGS(), iterations=200).best_value
     assert set(run.statuses) == {md.Status.CONVERGED}
@@ -94,7 +94,7 @@ def test_other_data_terms_have_a_geometry_too(prior):
         prior_restoration(y, 0.1, prior, mask=mask, anchor=0.05),
         prior_restoration(y, 0.1, prior, operator=blur, anchor=0.05),
     ):
-        method = TangentBound(RidgeMomentum(0.9, 0.6, share=1.0), first=5, every=5)
+        method = TangentBound(RidgeMomentum(0.35, 0.6, share=1.0), first=5, every=5)
         run = md.solve(problem, method, iterations=400, stop=md.gap(1e-3), check_every=5)
         assert set(run.statuses) == {md.Status.CONVERGED}
 
