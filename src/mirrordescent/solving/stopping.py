@@ -235,7 +235,9 @@ def gap(
 
 def _reached(measured: _Measured) -> Tensor:
     """Return the samples whose gap is allowed, whatever the rounding errors."""
-    return measured.difference + measured.rounding <= measured.allowed
+    within = measured.difference + measured.rounding <= measured.allowed
+    # Without a finite bound, both sides are infinite.
+    return within & measured.difference.isfinite()
 
 
 def _settled(snapshot: Snapshot, rounding: Tensor) -> Tensor:
