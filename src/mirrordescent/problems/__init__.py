@@ -1,6 +1,7 @@
 """Problems: batches of functions to minimise."""
 
 from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.problems.area_means import AreaMeans
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import Composite
@@ -29,6 +30,7 @@ __all__ = [
     "L1",
     "SVM",
     "TV",
+    "AreaMeans",
     "Blur",
     "Chain",
     "Composite",

@@ -192,8 +192,8 @@ class Jobs:
     ) -> Sequence[WeightChoice | None]:
         if self.settings.weight is not None:
             return [None] * len(jobs)
-        halved = [job.photo.halved for job in jobs]
-        return choose_weight(self._problem(jobs, 1.0), halved=halved, fused=plan.fused)
+        compression = [job.photo.compression for job in jobs]
+        return choose_weight(self._problem(jobs, 1.0), compression=compression, fused=plan.fused)
 
     def _is_left(self, choice: WeightChoice | None) -> bool:
         """Return whether a photograph is left as it is, because it has no noise to remove."""
