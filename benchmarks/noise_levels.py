@@ -129,7 +129,7 @@ def rows(photographs: list[Tensor]) -> Iterator[Row]:
                 if side is None or side >= SMALLEST:
                     totals[kind].append(found)
                 size = "whole" if side is None else f"{side}×{side}"
-                yield _row(f"{kind}, {'grey' if grey else 'colour'}, {size}", found) + ("", "")
+                yield (*_row(f"{kind}, {'grey' if grey else 'colour'}, {size}", found), "", "")
     for kind, scores in totals.items():
         together = Score([case for each in scores for case in each.cases], scores[0].error)
         share = PLAIN_SHARE if kind == "plain" else JPEG_SHARE

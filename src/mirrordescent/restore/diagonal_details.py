@@ -18,7 +18,8 @@ def level_of_light(light: Tensor, known: Tensor | None) -> float:
 
     Args:
         light: Image (height, width) in [0, 1].
-        known: 1 or True at known pixels, (height, width); squares with a missing pixel do not count.
+        known: 1 or True at known pixels, (height, width). Squares with a missing pixel do not
+            count.
 
     Returns:
         σ, or 0 if too few pixels are known.

@@ -76,6 +76,7 @@ def choose_weight(
     halved: Sequence[bool] = (),
     compression: Sequence[Compression | None] = (),
     noise: float | Sequence[Noise] | None = None,
+    checked: bool | None = None,
     fused: bool | None = None,
 ) -> list[WeightChoice]:
     """Choose the weight λ of every image of a batch; the weight of the problem is ignored.
@@ -100,6 +101,7 @@ def choose_weight(
             none does.
         noise: Standard deviation σ of the noise, or the noise of each image; by default it is
             estimated.
+        checked: Whether to check the noise on held-out pixels; by default if it is estimated.
         fused: Whether to use kernels in C; see :func:`~mirrordescent.solve`.
 
     Reference: Ramani, Blu and Unser, IEEE Trans. Image Process. 17 (2008).
@@ -114,7 +116,7 @@ def choose_weight(
         raise ValueError("choose_weight needs a problem without an operator")
     entry = cast(Method[Any], zoo.load("image-tv-isotropic" if problem.isotropic else "image-tv"))
     method = entry.to(problem.y)
-    given = noise is not None
+    given = noise is not None if checked is None else not checked
     if noise is None:
         noises = estimate_noise(problem.y, problem.mask, halved, compression=compression)
     elif isinstance(noise, (int, float)):
