@@ -360,7 +360,7 @@ def _plan(task: Task, options: ObjectiveOptions, how: MethodOptions) -> Restorat
         how.mirror,
         options.iterations,
         options.tolerance,
-        _use_kernels(_decision(options.fused)),
+        use_kernels(_decision(options.fused)),
         isotropic=_variant(how)["isotropic"],
     )
 
@@ -474,7 +474,7 @@ def _decision(switch: Switch) -> bool | None:
     return None if switch == "auto" else switch == "yes"
 
 
-def _use_kernels(requested: bool | None) -> bool | None:
+def use_kernels(requested: bool | None) -> bool | None:
     """Compile the C kernels if the choice is automatic, and continue without them on failure."""
     from mirrordescent import kernels
     from mirrordescent.cli.output import say
