@@ -64,7 +64,7 @@ class Work:
         if label == "tiles":
             self.share = done / total
             self.message = f"tile {done} of {total}"
-        elif self.share is None:
+        elif label == "solving" and self.share is None:
             self.message = f"iteration {done}"
 
     def report(self) -> dict[str, Any]:
