@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         TVInpainting,
     )
     from mirrordescent.references import certify
-    from mirrordescent.restore import choose_weight
+    from mirrordescent.restore import choose_weight, deblur, denoise, inpaint, upsample
     from mirrordescent.solving import (
         Solution,
         Status,
@@ -129,9 +129,12 @@ __all__ = [
     "choose_weight",
     "conditioning",
     "data",
+    "deblur",
+    "denoise",
     "domains",
     "gap",
     "gradient_norm",
+    "inpaint",
     "layer",
     "learn",
     "methods",
@@ -148,6 +151,7 @@ __all__ = [
     "schedules",
     "solve",
     "theory",
+    "upsample",
     "wall_clock",
     "zoo",
 ]
@@ -213,7 +217,7 @@ __getattr__, __dir__ = lazy_attributes(
             "TVInpainting",
         ),
         "references": ("certify",),
-        "restore": ("choose_weight",),
+        "restore": ("choose_weight", "deblur", "denoise", "inpaint", "upsample"),
         "solving": (
             "Solution",
             "Status",

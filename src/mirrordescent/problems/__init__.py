@@ -2,6 +2,7 @@
 
 from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.problems.anchor import Anchor
+from mirrordescent.problems.area_means import AreaMeans
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import Composite
@@ -35,6 +36,7 @@ __all__ = [
     "SVM",
     "TV",
     "Anchor",
+    "AreaMeans",
     "Blur",
     "Chain",
     "Composite",
