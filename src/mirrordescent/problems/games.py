@@ -1,12 +1,11 @@
 """Matrix games on the simplex."""
 
-import torch
 from torch import Tensor
 
 from mirrordescent._internal.rounding import rounded_down, sum_error
 from mirrordescent.domains import Simplex
 from mirrordescent.problems.base import Problem
-from mirrordescent.problems.quadratics import matvec
+from mirrordescent.problems.quadratics import known_norm, matvec
 from mirrordescent.problems.saddle import SaddlePoint
 
 
@@ -55,7 +54,7 @@ class MatrixGame(Problem, SaddlePoint):
     @property
     def K_norm(self) -> float:
         """‖A‖."""
-        return float(torch.linalg.matrix_norm(self.A, 2).max())
+        return known_norm(self, self.A)
 
     @property
     def ratio(self) -> float:

@@ -13,7 +13,7 @@ from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.parts import Config
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.interior_point import interior_point
-from mirrordescent.problems.quadratics import matvec, spectral_norm
+from mirrordescent.problems.quadratics import known_norm, matvec
 from mirrordescent.trees import norm
 
 
@@ -117,7 +117,7 @@ class LogisticRegression(_LinearModel):
 
     def smoothness(self) -> float:
         """‖Φ‖²/(4n) + ρ."""
-        return spectral_norm(self.signed) ** 2 / (4 * self.terms) + float(self.ridge.max())
+        return known_norm(self, self.signed) ** 2 / (4 * self.terms) + float(self.ridge.max())
 
     @property
     def bounded_gradients(self) -> bool:

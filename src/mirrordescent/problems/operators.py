@@ -13,7 +13,7 @@ from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.eager import without_autocast
 from mirrordescent.parts import Part
 from mirrordescent.problems.origin import defined_in_library
-from mirrordescent.problems.quadratics import matvec, spectral_norm
+from mirrordescent.problems.quadratics import known_norm, matvec
 from mirrordescent.trees import dot, fits, norm, per_sample
 
 ADJOINT_TOLERANCE = 1e-5
@@ -202,7 +202,7 @@ class Matrix(Part, nn.Module):
     @property
     def norm(self) -> float:
         """‖A‖; for several matrices, the largest."""
-        return spectral_norm(self.matrix)
+        return known_norm(self, self.matrix)
 
     def A(self, x: Tensor) -> Tensor:
         """Ax, (batch, m)."""

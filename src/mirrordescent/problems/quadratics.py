@@ -50,14 +50,11 @@ class Quadratic(Problem):
         return self._times_A(x - self.centre)
 
     def smoothness(self) -> float:
-        if self.A.ndim == 1:
-            return float(self.A.double().abs().max())
-        eigenvalues, error = self._eigenvalues()
-        return float((eigenvalues.abs().amax(-1) + error).max())
+        return _known_curvature(self, self.A)
 
     def strong_convexity(self) -> float:
         """The smallest eigenvalue, rounded down, or 0."""
-        eigenvalues, error = self._eigenvalues()
+        eigenvalues, error = _eigenvalues(self.A)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
 
     @property
@@ -67,7 +64,7 @@ class Quadratic(Problem):
         If the sign of the smallest eigenvalue is smaller than the error of computed eigenvalues, it
         is decided in rational arithmetic, for matrices of up to 24 rows.
         """
-        eigenvalues, error = self._eigenvalues()
+        eigenvalues, error = _eigenvalues(self.A)
         smallest = eigenvalues.amin(-1)
         if bool((smallest < -error).any()):
             return False
@@ -98,25 +95,6 @@ class Quadratic(Problem):
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
         """Return the minimum 0 if f is convex, else None."""
         return x.new_zeros(len(x)) if self.convex else None
-
-    def _eigenvalues(self) -> tuple[Tensor, Tensor | float]:
-        """Return the eigenvalues of (A + Aᵀ)/2 in double precision, and a bound on their errors.
-
-        With computed eigenvectors V and eigenvalues Λ, Weyl's inequality gives
-        |λᵢ − Λᵢ| ≤ ‖VᵀAV − Λ‖ + ‖A‖‖VᵀV − I‖ to first order. The second order is far below the
-        factor of 2, and the rounding errors of both products are added.
-        """
-        if self.A.ndim == 1:
-            return self.A.double(), 0.0
-        A = self.A.double()
-        A = (A + A.mT) / 2
-        n = A.shape[-1]
-        eigenvalues, V = torch.linalg.eigh(A)
-        size = torch.linalg.matrix_norm(A)
-        off_diagonal = torch.linalg.matrix_norm(V.mT @ A @ V - torch.diag_embed(eigenvalues))
-        identity = torch.eye(n, dtype=A.dtype, device=A.device)
-        skew = torch.linalg.matrix_norm(V.mT @ V - identity)
-        return eigenvalues, 2 * (off_diagonal + size * skew + unit(2 * n) * n * size)
 
     def _times_A(self, v: Tensor) -> Tensor:
         return self.A * v if self.A.ndim == 1 else matvec(self.A, v)
@@ -163,7 +141,7 @@ class LeastSquares(Problem):
 
     def smoothness(self) -> float:
         """‖A‖²."""
-        return spectral_norm(self.A) ** 2
+        return known_norm(self, self.A) ** 2
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
         """Return least-squares solutions and the bounds of ``bound_at`` there, without a set.
@@ -266,6 +244,37 @@ class LeastSquares(Problem):
         return float(convexities(self.A).min())
 
 
+def _eigenvalues(A: Tensor) -> tuple[Tensor, Tensor | float]:
+    """Return the eigenvalues of (A + Aᵀ)/2 in double precision, and a bound on their errors.
+
+    With computed eigenvectors V and eigenvalues Λ, Weyl's inequality gives
+    |λᵢ − Λᵢ| ≤ ‖VᵀAV − Λ‖ + ‖A‖‖VᵀV − I‖ to first order. The second order is far below the
+    factor of 2, and the rounding errors of both products are added.
+    """
+    A = A.double()
+    if A.ndim == 1:
+        return A, 0.0
+    A = (A + A.mT) / 2
+    n = A.shape[-1]
+    eigenvalues, V = torch.linalg.eigh(A)
+    size = torch.linalg.matrix_norm(A)
+    off_diagonal = torch.linalg.matrix_norm(V.mT @ A @ V - torch.diag_embed(eigenvalues))
+    identity = torch.eye(n, dtype=A.dtype, device=A.device)
+    skew = torch.linalg.matrix_norm(V.mT @ V - identity)
+    return eigenvalues, 2 * (off_diagonal + size * skew + unit(2 * n) * n * size)
+
+
+def _curvature(A: Tensor) -> float:
+    """Return ‖A‖ for a symmetric A, rounded up; for a batch of matrices, the largest."""
+    if A.ndim == 1:
+        return float(A.double().abs().max())
+    eigenvalues, error = _eigenvalues(A)
+    return float((eigenvalues.abs().amax(-1) + error).max())
+
+
+_known_curvature = Derived(_curvature)
+
+
 def convexities(A: Tensor) -> Tensor:
     """Return lower bounds on σ_min(A)² in double precision: (batch,), or a single number.
 
@@ -334,6 +343,10 @@ def spectral_norm(A: Tensor) -> float:
     """Return ‖A‖, rounded up; for a batch of matrices, the largest."""
     norm = float(torch.linalg.matrix_norm(A.double(), 2).max())
     return norm * (1 + max(A.shape[-2:]) * torch.finfo(torch.float64).eps)
+
+
+known_norm = Derived(spectral_norm)
+"""‖A‖ of the matrix of a problem or operator, computed once, because every step may need it."""
 
 
 def _batch(A: Tensor, b: Tensor, length: int, name: str) -> int | None:
