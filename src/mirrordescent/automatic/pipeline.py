@@ -93,7 +93,7 @@ def auto(
     name: str = "my-problem",
     accuracy: float = 1e-2,
     minutes: float = 10.0,
-    out: str | Path = "out/auto",
+    out: str | Path = "out/zoo",
     batch: int = 32,
     seed: int = 0,
     resume: bool = True,
@@ -120,7 +120,8 @@ def auto(
         name: Name of the file and the page.
         accuracy: Relative gap (f − f*)/(f(x₀) − f*) to reach.
         minutes: Approximate duration. At least two fifths of it are used for learning.
-        out: Output folder. An interrupted search in it is resumed.
+        out: Output folder, by default the one in which ``mirrordescent solve`` looks for solvers.
+            An interrupted search in it is resumed.
         batch: Number of problems that are solved at once.
         seed: Seed of the problems.
         resume: Whether to resume an interrupted search.

@@ -6,10 +6,10 @@ resumes to the same numbers, and processes can share a batch.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, SupportsInt
 
 import torch
 from torch import Generator, Tensor, nn
@@ -426,9 +426,13 @@ def draw_seeds(count: int, generator: Generator) -> Tensor:
     return torch.randint(SEEDS, (count,), generator=generator)
 
 
-def generators(seeds: Tensor) -> list[Generator]:
-    """Return a random generator for every seed."""
-    return [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
+def generators(seeds: Iterable[SupportsInt]) -> list[Generator]:
+    """Return a random generator for every seed of a tensor, an array or a range.
+
+    >>> len(generators(range(3)))
+    3
+    """
+    return [torch.Generator().manual_seed(int(seed)) for seed in seeds]
 
 
 def require_device(device: str | torch.device) -> torch.device:

@@ -18,6 +18,7 @@ from mirrordescent.problems.operators import (
     gaussian_kernel,
     motion_kernel,
 )
+from mirrordescent.problems.outside_operators import ArrayOperator, SparseMatrix, as_operator
 from mirrordescent.problems.quadratics import LeastSquares, Quadratic
 from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
@@ -29,6 +30,7 @@ __all__ = [
     "L1",
     "SVM",
     "TV",
+    "ArrayOperator",
     "Blur",
     "Chain",
     "Composite",
@@ -50,10 +52,12 @@ __all__ = [
     "Ridge",
     "Roughness",
     "Sampling",
+    "SparseMatrix",
     "SquaredError",
     "TVDenoising",
     "TVInpainting",
     "Term",
+    "as_operator",
     "gaussian_kernel",
     "motion_kernel",
     "radial_mask",

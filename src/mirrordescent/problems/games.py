@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.rounding import rounded_down, sum_error
 from mirrordescent.domains import Simplex
 from mirrordescent.problems.base import Problem
@@ -28,6 +29,7 @@ class MatrixGame(Problem, SaddlePoint):
     A: Tensor
 
     def __init__(self, A: Tensor) -> None:
+        A = as_tensor(A, "A")
         if A.ndim not in (2, 3) or 0 in A.shape[-2:]:
             raise ValueError(
                 f"A must be (m, n) or (batch, m, n) and not empty, got {tuple(A.shape)}"

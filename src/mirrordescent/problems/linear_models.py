@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
 from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.parts import Config
@@ -33,6 +34,8 @@ class _LinearModel(Problem):
     def __init__(
         self, features: Tensor, labels: Tensor, ridge: float, C: float, *, bias: bool
     ) -> None:
+        features = as_tensor(features, "features")
+        labels = as_tensor(labels, "labels").to(features.dtype)
         require_data(features=features, labels=labels)
         if features.ndim not in (2, 3) or 0 in features.shape[-2:]:
             raise ValueError(

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.eager import without_autocast
 from mirrordescent.parts import Part
@@ -189,6 +190,7 @@ class Matrix(Part, nn.Module):
 
     def __init__(self, matrix: Tensor, shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
+        matrix = as_tensor(matrix, "matrix")
         if matrix.ndim not in (2, 3):
             raise ValueError(f"matrix must be (m, n) or (batch, m, n), got {tuple(matrix.shape)}")
         self.shape = (matrix.shape[-1],) if shape is None else tuple(shape)

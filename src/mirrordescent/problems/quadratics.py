@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.derived import Derived
 from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.domains import Domain, PositiveOrthant, WholeSpace
@@ -33,6 +34,8 @@ class Quadratic(Problem):
     centre: Tensor
 
     def __init__(self, A: Tensor, centre: Tensor) -> None:
+        A = as_tensor(A, "A")
+        centre = as_tensor(centre, "centre")
         n = A.shape[-1]
         super().__init__(_batch(A, centre, n, "centre"), (n,), A=A, centre=centre)
         if A.ndim not in (1, 2, 3) or (A.ndim > 1 and A.shape[-2] != n):
@@ -116,6 +119,8 @@ class LeastSquares(Problem):
     b: Tensor
 
     def __init__(self, A: Tensor, b: Tensor, domain: Domain | None = None) -> None:
+        A = as_tensor(A, "A")
+        b = as_tensor(b, "b")
         if A.ndim not in (2, 3):
             raise ValueError(f"A must be (m, n) or (batch, m, n), got {tuple(A.shape)}")
         super().__init__(_batch(A, b, A.shape[-2], "b"), (A.shape[-1],), A=A, b=b)

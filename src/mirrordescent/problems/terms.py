@@ -13,6 +13,7 @@ from mirrordescent._internal.deprecation import rename_hooks
 from mirrordescent.parts import Part
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
+from mirrordescent.problems.outside_operators import as_operator
 from mirrordescent.trees import dot, sum_per_sample
 
 Blocks = dict[str, Tensor]
@@ -223,7 +224,7 @@ class L1(Term):
         self, weight: float | Tensor, operator: LinearOperator | None = None, coupled: bool = False
     ) -> None:
         super().__init__(weight)
-        self.operator = operator
+        self.operator = None if operator is None else as_operator(operator)
         self.coupled = bool(coupled)
         self._norm = 1.0
 
