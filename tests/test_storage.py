@@ -18,6 +18,7 @@ from mirrordescent.methods import (
     AdaptivePreconditioned,
     Conditioned,
     Equipped,
+    NeverWorse,
     Preconditioned,
     ProjectedNesterov,
     Safeguarded,
@@ -211,6 +212,7 @@ METHODS = {  # with the problems they are tried on
     "Averaged": (lambda: md.Averaged(GD(0.1)), BOWLS),
     "Certified": (lambda: md.Certified(GD(0.1)), PICTURES),
     "Safeguarded": (lambda: Safeguarded(GD(5.0), every=2, slack=0.1), BOWLS),
+    "NeverWorse": (lambda: NeverWorse(GD(5.0), every=2), BOWLS),
     "Equipped": (lambda: Equipped(GD(0.1), Smoothed(PowerLaws([1, 5], [0.5, 0.1]))), PICTURES),
     "Conditioned": (
         lambda: Conditioned(GD(ConditionalLaws([1], [0.5], exponents={"unit": -1.0}))),

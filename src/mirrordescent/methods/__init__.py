@@ -29,6 +29,7 @@ from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.naming import named as named, names as names
+from mirrordescent.methods.never_worse import NeverWorse
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.methods.safeguarded import Safeguarded
@@ -57,6 +58,7 @@ __all__ = [
     "GradientMethod",
     "Method",
     "Nesterov",
+    "NeverWorse",
     "Preconditioned",
     "PrimalDual",
     "ProjectedGradient",

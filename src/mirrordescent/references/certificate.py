@@ -1,9 +1,11 @@
 """Certified optima: a point, its value and a proven lower bound, for every problem of a batch."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
@@ -28,7 +30,7 @@ from mirrordescent.problems.statements import (
     sample_points,
 )
 from mirrordescent.problems.tv import TVInpainting
-from mirrordescent.references.estimate import estimate as estimate_optimum
+from mirrordescent.references.estimate import estimate as estimate_optimum, until
 from mirrordescent.references.verification import (
     PROOFS,
     Kind,
@@ -170,6 +172,7 @@ def certify(
     cache: bool = True,
     estimate: bool = False,
     x0: Tree | None = None,
+    seconds: float = math.inf,
 ) -> Certificate:
     """Solve a batch of problems in float64 to a certified relative gap.
 
@@ -198,6 +201,9 @@ def certify(
         estimate: Whether to return the least values of long runs, marked as not proven, if nothing
             can be proven. By default this is an error.
         x0: Start of these runs; by default the problem's own start.
+        seconds: Time limit. A run that reaches it ends at its next check, with the gap that it has
+            reached, and is not stored on disk. A method of a class, such as ``minimiser``, is not
+            interrupted.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising
@@ -207,6 +213,7 @@ def certify(
     """
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance}")
+    deadline = perf_counter() + seconds
     key = None
     if cache and x0 is None:
         purpose = f"certify {tolerance:g}"
@@ -215,8 +222,9 @@ def certify(
         key = _key(problem, purpose)
     entry = remember(
         key,
-        lambda: _compute(problem, tolerance, estimate, x0),
+        lambda: _compute(problem, tolerance, estimate, x0, deadline),
         lambda stored: _matches(problem, stored) and _still_holds(problem, stored),
+        keep=lambda: perf_counter() < deadline,
     )
     certificate = _certificate(problem, entry)
     require_consistent(
@@ -227,7 +235,7 @@ def certify(
         certificate.conditional_on,
     )
     largest_gap = float(certificate.relative_gap.max())
-    if not certificate.estimated and largest_gap > tolerance:
+    if not certificate.estimated and largest_gap > tolerance and perf_counter() < deadline:
         warnings.warn(
             f"certified to a relative gap of {largest_gap:.1e} only, not {tolerance:.1e}",
             stacklevel=2,
@@ -353,14 +361,14 @@ def _in_double(problem: Problem) -> Problem:
 
 @torch.no_grad()
 def _compute(
-    problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None
+    problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None, deadline: float
 ) -> dict[str, Tensor]:
     """Return the tensors of a certificate, proven if possible."""
     precise = _in_double(problem)
     least: Tensor | None = None
     if _has_statements(precise):
         least = require_statements(precise)
-    bound = _proven_optimum(precise, tolerance)
+    bound = _proven_optimum(precise, tolerance, deadline)
     if bound is not None:
         return _entry(precise, bound, least)
     if not or_estimate:
@@ -371,7 +379,8 @@ def _compute(
             "Pass estimate=True for the least values found, unproven"
         )
     precise, start = in_double(problem, problem.start() if x0 is None else x0)
-    point, value, lower = estimate_optimum(precise, start)
+    start = precise.domain.project(start)  # exact in single precision may be outside in double
+    point, value, lower = estimate_optimum(precise, start, deadline=deadline)
     entry = {
         "x": cast(Tensor, point),
         "value": value,
@@ -448,7 +457,7 @@ def _certifier_of(problem: Problem) -> Callable[..., Optimum] | None:
     return None
 
 
-def _proven_optimum(problem: Problem, tolerance: float) -> _Bound | None:
+def _proven_optimum(problem: Problem, tolerance: float, deadline: float) -> _Bound | None:
     """Return minimisers and proven lower bounds by the first way that applies, if there is one."""
     certifier = _certifier_of(problem)
     if certifier is not None:
@@ -459,18 +468,20 @@ def _proven_optimum(problem: Problem, tolerance: float) -> _Bound | None:
         return _Bound(x, lower, "minimiser", Witness("tangent", {"x": x}))
     saddle = problem.saddle_point()
     if saddle is not None:
-        bound = _solve_saddle_point(problem, saddle, tolerance)
+        bound = _solve_saddle_point(problem, saddle, tolerance, deadline)
         if bound is not None:
             return bound
-    return _solve_with_gradient_bounds(problem, tolerance)
+    return _solve_with_gradient_bounds(problem, tolerance, deadline)
 
 
-def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> _Bound | None:
+def _solve_saddle_point(
+    problem: Problem, saddle: SaddlePoint, tolerance: float, deadline: float
+) -> _Bound | None:
     """Return the best iterate and the best lower bound of a primal-dual method.
 
     The result is None if the dual points prove no finite bounds.
     """
-    method = primal_dual(problem, saddle)
+    method = primal_dual(problem, saddle, deadline)
     bound = method.lower_bound(problem, method.init(problem.start(), problem))
     if bound is None or not bool(bound.isfinite().all()):
         return None
@@ -479,7 +490,7 @@ def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float)
         problem,
         method,
         iterations=ITERATIONS,
-        stop=_small_gap(problem, tolerance),
+        stop=_limited(_small_gap(problem, tolerance), deadline),
         callbacks=[best],
         check_every=50,
     )
@@ -525,7 +536,9 @@ class _BestDualPoint:
         return Witness("dual point", u)
 
 
-def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
+def primal_dual(
+    problem: Problem, saddle: SaddlePoint, deadline: float = math.inf
+) -> PrimalDual[Any]:
     """Return the primal-dual method for a saddle-point form.
 
     It is dual FISTA if F is strongly convex, PDHG if F has a proximal operator, and Condat–Vũ if
@@ -543,7 +556,8 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
             problem,
             kind(ratio),
             iterations=TRIAL_ITERATIONS,
-            check_every=TRIAL_ITERATIONS,
+            check_every=TRIAL_ITERATIONS if deadline == math.inf else 10,
+            stop=until(deadline),
             progress=False,
         )
         if run.lower is None or not bool(run.lower.isfinite().all()):
@@ -553,7 +567,9 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
     return kind(min(RATIOS, key=largest_gap))
 
 
-def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | None:
+def _solve_with_gradient_bounds(
+    problem: Problem, tolerance: float, deadline: float = math.inf
+) -> _Bound | None:
     """Return the best iterate of FISTA or L-BFGS, and the best of the bounds at the iterates.
 
     L-BFGS is used if there are no constraints. The result is None if the problem has no start or
@@ -578,9 +594,15 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | 
         return snapshot.best_value - lower <= allowed
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
-    solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(small_gap), check_every=20)
+    rules = _limited(Rule(small_gap), deadline)
+    solution = solve(problem, method, iterations=ITERATIONS, stop=rules, check_every=20)
     witness = Witness("tangent", {"x": cast(Tensor, point)})
     return _Bound(cast(Tensor, solution.best_x), lower, "gradients", witness)
+
+
+def _limited(rule: Rule, deadline: float) -> Rule | list[Rule]:
+    """Return a rule with a time limit, if there is one."""
+    return rule if deadline == math.inf else [rule, until(deadline)]
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:

@@ -74,6 +74,8 @@ class Rule:
     test: Callable[[Snapshot], Tensor]
     status: Status = Status.CONVERGED
     undecidable: Callable[[Snapshot], Tensor] | None = None
+    needs_bound: bool = False
+    """Whether the test needs a lower bound. If the method proves none, the problem is asked."""
 
     def __call__(self, snapshot: Snapshot) -> Tensor:
         """Return the samples that should stop, (batch,) bool."""
@@ -118,7 +120,8 @@ def gap(
     Args:
         tolerance: Share of the gap at the start that may remain.
         lower: Lower bound on the optimal values, such as the value of a reference. By default the
-            bound that the method proves (PDHG, DualFISTA, Certified).
+            bound that the method proves (PDHG, DualFISTA, Certified), or that the problem proves
+            at the answer (:meth:`Problem.bound_at`).
         start_value: Value to use as f(x₀). By default the value at the start of the run.
     """
     _require_positive("tolerance", tolerance)
@@ -141,7 +144,11 @@ def gap(
         if snapshot.method.certifies and snapshot.k == 0:
             return None
         name = type(snapshot.method).__name__
-        raise ValueError(f"gap() needs a lower bound, and {name} gives none: give lower=")
+        problem = type(snapshot.problem).__name__
+        raise ValueError(
+            f"gap() needs a lower bound, and neither {name} nor {problem} gives one: give lower=, "
+            "or use a primal-dual method"
+        )
 
     def test(snapshot: Snapshot) -> Tensor:
         measured = measure(snapshot)
@@ -160,7 +167,7 @@ def gap(
             return too_small
         return too_small & ((difference <= 2 * rounding) | _settled(snapshot, rounding))
 
-    return Rule(test, undecidable=undecidable)
+    return Rule(test, undecidable=undecidable, needs_bound=lower is None)
 
 
 def _settled(snapshot: Snapshot, rounding: Tensor) -> Tensor:
