@@ -15,6 +15,7 @@ from mirrordescent import GD, SMD, Function, zoo
 from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.methods import (
+    ADMM,
     AdaptivePreconditioned,
     Conditioned,
     Equipped,
@@ -141,6 +142,9 @@ PROBLEMS = {
     "least squares": lambda: LeastSquares(random(5, 3), random(2, 5)),
     "least squares on a simplex": lambda: LeastSquares(random(2, 5, 3), random(5), Simplex()),
     "logistic regression": lambda: LogisticRegression(random(7, 3) - 0.5, labels(), ridge=0.1),
+    "program": lambda: md.QP(
+        torch.eye(2), torch.ones(2, 2), torch.eye(2), torch.zeros(2), torch.ones(2), 2.0
+    ),
     "svm": lambda: SVM(random(7, 3) - 0.5, labels(), C=3.0),
     "svms": lambda: SVM(random(2, 7, 3, dtype=DOUBLE) - 0.5, labels().double()),
     "game": lambda: MatrixGame(random(4, 3) - 0.5),
@@ -212,6 +216,10 @@ METHODS = {  # with the problems they are tried on
     "Averaged": (lambda: md.Averaged(GD(0.1)), BOWLS),
     "Certified": (lambda: md.Certified(GD(0.1)), PICTURES),
     "Safeguarded": (lambda: Safeguarded(GD(5.0), every=2, slack=0.1), BOWLS),
+    "ADMM": (
+        lambda: learned(ADMM(torch.tensor([0.5, 2.0]), PowerLaws([1, 5], [1.6, 1.2]))),
+        "program",
+    ),
     "NeverWorse": (lambda: NeverWorse(GD(5.0), every=2), BOWLS),
     "Equipped": (lambda: Equipped(GD(0.1), Smoothed(PowerLaws([1, 5], [0.5, 0.1]))), PICTURES),
     "Conditioned": (

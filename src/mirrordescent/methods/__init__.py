@@ -5,6 +5,7 @@ from typing import Any
 from mirrordescent._internal.deprecation import renamed_attributes, warn_deprecated
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.adaptive import AdaptivePreconditioned
+from mirrordescent.methods.admm import ADMM
 from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import (
     GradientMethod,
@@ -37,6 +38,7 @@ from mirrordescent.methods.scheduled import ScheduledPrimalDual
 from mirrordescent.methods.switch import Switch, proven, restarting_switch as restarting_switch
 
 __all__ = [
+    "ADMM",
     "AMD",
     "ASMD",
     "FISTA",

@@ -19,6 +19,7 @@ from mirrordescent.problems.operators import (
     motion_kernel,
 )
 from mirrordescent.problems.outside_operators import ArrayOperator, SparseMatrix, as_operator
+from mirrordescent.problems.programs import QP
 from mirrordescent.problems.quadratics import LeastSquares, Quadratic
 from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
@@ -28,6 +29,7 @@ from mirrordescent.problems.variation import TV, Roughness
 
 __all__ = [
     "L1",
+    "QP",
     "SVM",
     "TV",
     "ArrayOperator",

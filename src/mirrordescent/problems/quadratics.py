@@ -25,6 +25,9 @@ CUT_OFFS = (0.0, 1e-15, 1e-13, 1e-10)
 class Quadratic(Problem):
     """f(x) = ½ (x−c)ᵀ A (x−c), with minimum 0 at c if A is positive semidefinite.
 
+    For a function ½⟨x, Px⟩ + ⟨q, x⟩ with a linear term, use :class:`~mirrordescent.QP` without
+    constraints.
+
     Args:
         A: Symmetric matrix, (n, n) or (batch, n, n); or (n,), the diagonal of a diagonal matrix.
         centre: Minimiser c, (n,) or (batch, n).

@@ -238,6 +238,10 @@ class _Record:
 
     def _mark_failures(self, state: Any, x: Tree, value: Tensor) -> None:
         self._mark(~(is_finite(x) & value.isfinite()), Status.NON_FINITE)
+        excluded = self.method.excluded(self.problem, state)
+        if excluded is not None:
+            self._mark(excluded[0], Status.INFEASIBLE)
+            self._mark(excluded[1], Status.UNBOUNDED)
         inside = self.method.inside(state)
         if inside is not None:
             self._mark(~inside, Status.LEFT_DOMAIN)
