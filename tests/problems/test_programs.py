@@ -241,3 +241,14 @@ def test_penalties_are_learned_by_differentiation():
     (slope,) = torch.autograd.grad(loss, method.log_rho)
     assert bool(slope.isfinite().all())
     assert float(slope.abs().max()) > 0
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_certificates_of_programs(options):
+    data = random_program(5, **options)
+    program = md.QP(*(None if d is None else torch.tensor(d) for d in data))
+    certificate = md.certify(program, 1e-6, cache=False)
+    assert certificate.proven
+    assert float(certificate.relative_gap.max()) <= 1e-6
+    for i in range(5):
+        assert float(certificate.lower[i]) <= reference(*data, i)[1] + 1e-7

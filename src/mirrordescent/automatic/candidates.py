@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from torch import Tensor
 
+from mirrordescent.automatic.programs import program_method
 from mirrordescent.conditioning import ConditionalLaws
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.execution.tv_images import pixels_of
@@ -44,6 +45,7 @@ from mirrordescent.mirrors.dense import DenseQuadratic, LowRankQuadratic
 from mirrordescent.mirrors.weighted import Weighted, WeightedSimplexEntropy
 from mirrordescent.oracles import Oracle, Rounded, Smoothed
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.programs import QP
 from mirrordescent.schedules import PowerLaws
 
 PLAIN = "schedules"
@@ -51,8 +53,8 @@ KNOTS = 6  # knots of a learned spectrum, from the whole image to single pixels
 LARGEST_MATRIX = 512  # number of entries of x up to which a full matrix is tried
 SMALLEST_SPREAD = 1e-3  # features with a smaller standard deviation are ignored
 
-Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal"]
-DUAL: tuple[Form, ...] = ("primal-dual", "proximal")
+Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal", "admm"]
+DUAL: tuple[Form, ...] = ("primal-dual", "proximal", "admm")
 Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 
@@ -67,6 +69,7 @@ class Candidate:
         steps         MD:    one map per step and nothing else; the fastest steps
         primal-dual   Condat and Vũ's method with momentum, for non-smooth f
         proximal      PDHG with momentum, if the rest of f has a prox
+        admm          ADMM on a program, with a penalty for every inequality
 
     With a linear map, "momentum" is the heavy-ball method with a momentum and a step size for every
     iteration. On quadratics it contains Chebyshev's method, which is optimal. The form to use is
@@ -93,6 +96,8 @@ class Candidate:
 def candidates(draw: Draw) -> list[Candidate]:
     """Return the candidates for some problems; those that learn only schedules come first."""
     domain = draw.problem.domain
+    if isinstance(draw.problem, QP):
+        return [Candidate("a penalty for every constraint", Euclidean, form="admm")]
     plain = Candidate(PLAIN, lambda: Euclidean(domain))
     of_schedules = [
         plain,
@@ -210,6 +215,8 @@ def method_for(
     if features:
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
     method: Method[Any]
+    if form == "admm":
+        return program_method(problem, step, lambda value: law([value] * len(counts), bound=2.0))
     if form in DUAL:
         method = _primal_dual_method(mirror, step, form, law, len(counts))
     else:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mirrordescent.automatic.attempts import in_brief, tolerant
+from mirrordescent.automatic.programs import program_solvers
 from mirrordescent.domains import DomainError, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import (
@@ -27,6 +28,7 @@ from mirrordescent.methods.fista import FISTA, FISTAState, ProximalNesterov
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.mirrors import NegativeEntropy, OrthantEntropy, SimplexEntropy
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.programs import QP
 from mirrordescent.racing import Contestant, Race, TunableSolver, iterations_needed
 from mirrordescent.solving import solve
 from mirrordescent.trees import dot, norm, per_sample, tree_map
@@ -71,6 +73,8 @@ def classical_solvers(problem: Problem, step: float) -> list[TunableSolver]:
         problem: A problem of the class.
         step: Step size around which step sizes are tuned.
     """
+    if isinstance(problem, QP):
+        return program_solvers(problem)
     domain = problem.domain
     non_smooth = problem.smoothness() == math.inf
     factors = NON_SMOOTH_FACTORS if non_smooth else SMOOTH_FACTORS

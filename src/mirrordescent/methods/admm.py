@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from mirrordescent.methods.active_sets import polish_active_set
 from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Oracle
+from mirrordescent.problems.active_sets import polish_active_set
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.programs import QP
 from mirrordescent.problems.quadratics import matvec

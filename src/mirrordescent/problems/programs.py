@@ -13,6 +13,7 @@ from mirrordescent._internal.arrays import as_tensor, is_sparse
 from mirrordescent._internal.derived import Derived
 from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.parts import Config
+from mirrordescent.problems.active_sets import trajectory
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.outside_operators import SparseMatrix
 from mirrordescent.problems.quadratics import _eigenvalues, matvec
@@ -340,6 +341,36 @@ class QP(Problem, SaddlePoint):
         eigenvalues, error = _eigenvalues(self.P)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
 
+    @torch.no_grad()
+    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
+        """Return solutions by ADMM with polished active sets, and lower bounds.
+
+        None for sparse programs, and if a bound is not finite: then constraints bound neither x nor
+        the curvature.
+        """
+        if self.sparse:
+            return None
+        program = self.reduced
+        assert isinstance(program, ReducedProgram)
+        start = self.value(cast(Tensor, self.start(program.batch)))
+        best_x: Tensor | None = None
+        for x, y in trajectory(program):
+            x = x.to(self.q)
+            value = self.value(x)
+            lower = self.bound_of_pair(x, y.to(self.q))
+            if best_x is None:
+                best_x, best_value, best_lower = x, value, lower
+            better = value < best_value
+            best_x = torch.where(better.unsqueeze(-1), x, best_x)
+            best_value = torch.where(better, value, best_value)
+            best_lower = torch.maximum(best_lower, lower)
+            rounding = 1e-13 * (best_value.abs() + best_lower.abs())
+            allowed = torch.maximum(tolerance * (start - best_lower), rounding)
+            if bool((best_value - best_lower <= allowed).all()):
+                break
+        assert best_x is not None
+        return (best_x, best_lower) if bool(best_lower.isfinite().all()) else None
+
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
         """None: a point alone proves nothing without multipliers."""
         return None
@@ -514,8 +545,10 @@ def _matrix(matrix: Any, name: str, like: Tensor, shape: tuple[int, int] | None)
     if not bool(tensor.isfinite().all()):
         raise ValueError(f"{name} has NaN or infinite entries")
     if name == "P":
-        if not torch.allclose(tensor, tensor.mT):
-            raise ValueError("P must be symmetric")
+        rounding = 64 * torch.finfo(tensor.dtype).eps * float(tensor.abs().max())
+        if bool(((tensor - tensor.mT).abs() > rounding).any()):
+            raise ValueError("P must be symmetric: give (P + P.T)/2, which has the same values")
+        tensor = (tensor + tensor.mT) / 2
         if not bool(tensor.any()):
             return None
         smallest = torch.linalg.eigvalsh(tensor.double()).amin(-1)

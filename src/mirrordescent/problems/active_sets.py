@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -66,6 +68,47 @@ def polish_active_set(
             break
         shifted = (image + new_y / rho)[~accepted]
     return best_y, best_z, solved
+
+
+def trajectory(
+    program: ReducedProgram, every: int = 50, steps: int = 20_000
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield points and multipliers of all rows along a run of ADMM in double precision.
+
+    Active sets are polished before every pair. The penalty is raised or lowered by a factor of 5
+    if the changes of z and y are far from balanced.
+
+    Args:
+        program: Reduced program.
+        every: Number of steps between two pairs.
+        steps: Number of steps in all.
+    """
+    size = program.unit
+    z = torch.zeros_like(program.low)
+    y = torch.zeros_like(z)
+    for _ in range(0, steps, every):
+        rho = torch.full((program.rows,), size, dtype=torch.float64, device=z.device)
+        K, M = program.factor(rho)
+        bias = -matvec(program.C, matvec(K, program.g))
+        primal = dual = 0.0
+        for _ in range(every if program.rows else 0):
+            v = 1.6 * (bias + matvec(M, rho * z - y)) - 0.6 * z
+            z_new = torch.clamp(v + y / rho, program.low, program.high)
+            y_new = y + rho * (v - z_new)
+            primal = float((y_new - y).norm()) / size
+            dual = float((z_new - z).norm())
+            z = z_new
+            y = y_new
+        if program.schur is not None and program.rows:
+            polished_y, polished_z, solved = polish_active_set(program.schur, program, y, z, rho, 8)
+            y = torch.where(solved.unsqueeze(-1), polished_y, y)
+            z = torch.where(solved.unsqueeze(-1), polished_z, z)
+        x = program.point(K, rho * z - y)
+        yield x, program.multipliers(x, y)
+        if primal > 10 * dual > 0:
+            size *= 5
+        elif dual > 10 * primal > 0:
+            size /= 5
 
 
 def _solve_active(schur: Schur, active: Tensor, target: Tensor) -> Tensor:
