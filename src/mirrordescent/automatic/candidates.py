@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from mirrordescent.automatic.programs import program_method
+from mirrordescent.automatic.programs import POLISH, program_method
 from mirrordescent.conditioning import ConditionalLaws
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.execution.tv_images import pixels_of
@@ -54,7 +54,7 @@ LARGEST_MATRIX = 512  # number of entries of x up to which a full matrix is trie
 SMALLEST_SPREAD = 1e-3  # features with a smaller standard deviation are ignored
 
 Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal", "admm"]
-DUAL: tuple[Form, ...] = ("primal-dual", "proximal", "admm")
+DUAL: tuple[Form, ...] = ("primal-dual", "proximal", "admm", "active sets")
 Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 
@@ -70,6 +70,7 @@ class Candidate:
         primal-dual   Condat and Vũ's method with momentum, for non-smooth f
         proximal      PDHG with momentum, if the rest of f has a prox
         admm          ADMM on a program, with a penalty for every inequality
+        active sets   the same, with predictions of the active set
 
     With a linear map, "momentum" is the heavy-ball method with a momentum and a step size for every
     iteration. On quadratics it contains Chebyshev's method, which is optimal. The form to use is
@@ -97,7 +98,11 @@ def candidates(draw: Draw) -> list[Candidate]:
     """Return the candidates for some problems; those that learn only schedules come first."""
     domain = draw.problem.domain
     if isinstance(draw.problem, QP):
-        return [Candidate("a penalty for every constraint", Euclidean, form="admm")]
+        name = "a penalty for every constraint"
+        return [
+            Candidate(name, Euclidean, form="admm"),
+            Candidate(f"{name}, active sets", Euclidean, form="active sets"),
+        ]
     plain = Candidate(PLAIN, lambda: Euclidean(domain))
     of_schedules = [
         plain,
@@ -215,8 +220,12 @@ def method_for(
     if features:
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
     method: Method[Any]
-    if form == "admm":
-        return program_method(problem, step, lambda value: law([value] * len(counts), bound=2.0))
+    if form in ("admm", "active sets"):
+        polish = POLISH if form == "active sets" else 0
+        relaxation = partial(law, bound=2.0)
+        return program_method(
+            problem, step, lambda value: relaxation([value] * len(counts)), polish
+        )
     if form in DUAL:
         method = _primal_dual_method(mirror, step, form, law, len(counts))
     else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mirrordescent.automatic.candidates import PLAIN
 from mirrordescent.automatic.guarantees import in_words as share_in_words
+from mirrordescent.automatic.outside import OutsideResult
 from mirrordescent.methods import Method
 from mirrordescent.problems.statements import in_words
 from mirrordescent.racing import Contestant, GapCurve, Speedup
@@ -41,6 +42,7 @@ class AutoResult:
             unseen problems, with its interval, measured in turn.
         busy: Whether other processes disturbed the final measurement.
         estimated: Number of problems whose minima are estimates.
+        outside: Comparison with solvers of other packages.
         curves: Relative gaps of the best methods on unseen problems.
     """
 
@@ -58,6 +60,7 @@ class AutoResult:
     speedup: Speedup | None = None
     busy: bool = False
     estimated: int = 0
+    outside: OutsideResult | None = None
     curves: dict[str, GapCurve] = field(default_factory=dict)
 
     @property
@@ -136,6 +139,29 @@ def verdict(
         f"Do not learn: {best.name} is as fast (the best learned method takes {1 / ratio:.2f} "
         f"times as long).{note}"
     )
+
+
+def with_rivals(words: str, outside: OutsideResult, accuracy: float) -> str:
+    """Return the recommendation with the fastest of all solvers.
+
+    If a solver of another package is clearly the fastest for the batch, it is the recommendation.
+
+    Args:
+        words: Recommendation among the solvers of the search.
+        outside: Comparison with solvers of other packages.
+        accuracy: Relative gap to reach.
+    """
+    entries = outside.batch.get(accuracy, [])
+    own = [each for each in entries if not each.outside]
+    if entries and entries[0].outside and own:
+        ratio = own[0].seconds / entries[0].seconds
+        if ratio >= CLEARLY:
+            words = (
+                f"Use {entries[0].name}: {ratio:.1f} times faster than {own[0].name}, the best "
+                f"solver of this search, for {outside.count} problems to {accuracy:g}. "
+                f"Among the solvers of this search: {words}"
+            )
+    return f"{words} {outside.words}".strip()
 
 
 def attribution(

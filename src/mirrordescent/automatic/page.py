@@ -29,6 +29,10 @@ def page(found: AutoResult) -> Page:
         rows = [(part, _factor(factor)) for part, factor in shares.items()]
         table = Table(("part", "times faster"), rows)
         sections.append(Section("Where the gain comes from", table, _gain_in_words(found.learned)))
+    if found.outside is not None:
+        columns = ("solver", "accuracy", "solved", "ms for the batch", "ms for one")
+        table = Table(columns, found.outside.rows())
+        sections.append(Section("Solvers of other packages", table, found.outside.words))
     sections.append(Section("Unseen problems", Panel(_curves(found), "relative gap")))
     return Page(f"A solver for {found.name}", found.words, sections, {"accuracy": found.accuracy})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,8 @@ from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
 from mirrordescent.automatic.candidates import DUAL, PLAIN, Candidate
 from mirrordescent.automatic.classical import classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.automatic.outcome import CLEARLY, AutoResult, verdict
+from mirrordescent.automatic.outcome import CLEARLY, AutoResult, verdict, with_rivals
+from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals
 from mirrordescent.automatic.page import page
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
 from mirrordescent.automatic.training import CandidateTraining, Ledger
@@ -135,6 +136,7 @@ def auto(
     resume: bool = True,
     say: Callable[[str], object] | None = None,
     progress: bool | None = None,
+    rivals: Sequence[Any] | None = (),
 ) -> AutoResult:
     """Find the fastest solver for a class of problems, and measure how much learning helps.
 
@@ -164,6 +166,9 @@ def auto(
         say: Function that is called with messages.
         progress: Whether to show a progress bar; by default on a terminal. If True, and there is no
             terminal, lines of text are printed instead.
+        rivals: Further solvers to compare with, functions of a problem and its starts that return
+            points, or instances of :class:`~mirrordescent.rivals.Rival`. Solvers of other packages
+            that are installed and fit the problems are always compared, unless this is None.
     """
     if not 0 < accuracy < 1 or not minutes > 0:
         raise ValueError(
@@ -184,6 +189,7 @@ def auto(
             say,
             TimePlan(60 * minutes, bar),
             process,
+            rivals,
         )
         return search.run()
 
@@ -204,8 +210,10 @@ class _Search:
         say: Callable[[str], object] | None,
         plan: TimePlan,
         process: tuple[int, int],
+        rivals: Sequence[Any] | None,
     ) -> None:
         self.family = family
+        self.rivals = rivals
         self.name = name
         self.accuracy = accuracy
         self.tolerance = min(1e-3, accuracy / 100)  # of lower bounds
@@ -391,6 +399,9 @@ class _Search:
         busy = any(each.timing is not None and each.timing.busy for each in (best, *learned))
         if busy:
             words += BUSY_NOTE
+        outside = self._compare_with_rivals(race, best, ours)
+        if outside is not None:
+            words = with_rivals(words, outside, self.accuracy)
         result = AutoResult(
             self.name,
             method,
@@ -406,6 +417,7 @@ class _Search:
             measured,
             busy,
             self.split.estimated + bounds.estimated,
+            outside,
             curves,
         )
         self._agree(lambda: self._write(result))
@@ -447,6 +459,18 @@ class _Search:
         if ours is None or not {best.name, ours.name} <= measured.keys():
             return None
         return speedup(measured[best.name], measured[ours.name], clock)
+
+    def _compare_with_rivals(
+        self, race: Race, best: Contestant, ours: Contestant | None
+    ) -> OutsideResult | None:
+        """Compare with solvers of other packages, in the first process only."""
+        if self.rivals is None or self.process != (0, 1):
+            return None
+        drawn = self.family.validation(1)
+        alone = replace(race, draw=replace(drawn, lower=race.lower[:1]))
+        contestants = [best] if ours is None else [best, ours]
+        seconds = VERDICT / 3 * self.seconds
+        return compare_with_rivals(race, alone, contestants, self.rivals, seconds, self.say)
 
     def _race_on_unseen_problems(self) -> tuple[Race, Bounds]:
         """Return the race on the family's held-out problems, and their bounds."""

@@ -36,15 +36,18 @@ def program_solvers(problem: QP) -> list[TunableSolver]:
     return solvers
 
 
-def program_method(problem: Problem, rho: float, law: Callable[..., PowerLaws]) -> Method[Any]:
+def program_method(
+    problem: Problem, rho: float, law: Callable[..., PowerLaws], polish: int
+) -> Method[Any]:
     """Return ADMM with a learned penalty for every inequality, and a learned over-relaxation.
 
     Args:
         problem: A program of the class.
         rho: First penalty of all inequalities.
         law: Makes a schedule from its values.
+        polish: Number of steps between predictions of the active set; 0 for none.
     """
     assert isinstance(problem, QP)
     rows = problem.reduced.rows
     penalties = torch.full((rows,), rho, dtype=problem.q.dtype)
-    return ADMM(penalties, law(1.6), polish=POLISH).to(problem.q.dtype)
+    return ADMM(penalties, law(1.6), polish=polish).to(problem.q.dtype)
