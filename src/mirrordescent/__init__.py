@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mirrordescent.automatic import auto
     from mirrordescent.domains import Box, DomainError, NonNegative, Simplex
     from mirrordescent.methods import (
+        ADMM,
         AMD,
         ASMD,
         FISTA,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     )
     from mirrordescent.problems import (
         L1,
+        QP,
         SVM,
         TV,
         Composite,
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "ADMM",
     "AMD",
     "ASMD",
     "FISTA",
@@ -96,6 +99,7 @@ __all__ = [
     "LPD",
     "MD",
     "PDHG",
+    "QP",
     "SGD",
     "SMD",
     "SVM",
@@ -180,6 +184,7 @@ __getattr__, __dir__ = lazy_attributes(
         "automatic": ("auto",),
         "domains": ("Box", "DomainError", "NonNegative", "Simplex"),
         "methods": (
+            "ADMM",
             "AMD",
             "ASMD",
             "FISTA",
@@ -203,6 +208,7 @@ __getattr__, __dir__ = lazy_attributes(
         ),
         "problems": (
             "L1",
+            "QP",
             "SVM",
             "TV",
             "Composite",

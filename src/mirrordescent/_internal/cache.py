@@ -34,6 +34,7 @@ def remember(
     key: str | None,
     compute: Callable[[], dict[str, Tensor]],
     suits: Callable[[dict[str, Tensor]], bool] = lambda entry: True,
+    keep: Callable[[], bool] = lambda: True,
 ) -> dict[str, Tensor]:
     """Return the entry of a key, or compute and store it.
 
@@ -41,11 +42,12 @@ def remember(
         key: Key of the entry. With None, nothing is stored.
         compute: Function that computes the entry.
         suits: Function that decides whether a stored entry can be used.
+        keep: Function that decides whether a computed entry is stored.
     """
     entry = load(key) if key else None
     if entry is None or not suits(entry):
         entry = compute()
-        if key:
+        if key and keep():
             store(key, entry)
     return entry
 

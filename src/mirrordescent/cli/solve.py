@@ -47,26 +47,9 @@ class ObjectiveOptions:
         tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
             primal-dual method finishes the run. The default is 1e-3 for denoise and inpaint; if
             --method, --mirror or --iterations is given, nothing has to be proven by default.
-        fused: Whether to use kernels in C, which make steps several times faster on a CPU. They are
-            compiled once, which takes a few seconds. By default they are used if they are compiled
-            or a C compiler is found.
-    """
-
-    images: Positional[tuple[Path, ...]]
-    prior: str = "auto"
-    noise: float | Literal["auto"] = "auto"
-    strength: float = 1.0
-    weight: float | Literal["auto"] = "auto"
-    iterations: int | None = None
-    tolerance: float | None = None
-    fused: Switch = "auto"
-
-
-@dataclass(frozen=True)
-class MethodOptions:
-    """The form of the total variation and the method, for denoising and inpainting.
-
-    Args:
+        fused: Whether to use C kernels, which make steps several times faster on a CPU. By default
+            they are used if this installation has them. With --fused yes it is an error if they are
+            missing.
         isotropic: Whether to measure the variation of a pixel as the length of its gradient, which
             treats edges of all directions equally, or as the sum over both directions. The default
             is yes, or no if --method or --mirror is given.

@@ -5,6 +5,7 @@ from typing import Any
 from mirrordescent._internal.deprecation import renamed_attributes, warn_deprecated
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.adaptive import AdaptivePreconditioned
+from mirrordescent.methods.admm import ADMM
 from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import (
     GradientMethod,
@@ -29,6 +30,7 @@ from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.naming import named as named, names as names
+from mirrordescent.methods.never_worse import NeverWorse
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.methods.ridge_momentum import RidgeMomentum
@@ -38,6 +40,7 @@ from mirrordescent.methods.switch import Switch, proven, restarting_switch as re
 from mirrordescent.methods.tangent_bound import TangentBound
 
 __all__ = [
+    "ADMM",
     "AMD",
     "ASMD",
     "FISTA",
@@ -59,6 +62,7 @@ __all__ = [
     "GradientMethod",
     "Method",
     "Nesterov",
+    "NeverWorse",
     "Preconditioned",
     "PrimalDual",
     "ProjectedGradient",

@@ -21,8 +21,10 @@ from mirrordescent.problems.operators import (
     gaussian_kernel,
     motion_kernel,
 )
+from mirrordescent.problems.outside_operators import ArrayOperator, SparseMatrix, as_operator
 from mirrordescent.problems.prior_problems import prior_denoising, prior_restoration
 from mirrordescent.problems.profiles import RidgeProfile
+from mirrordescent.problems.programs import QP
 from mirrordescent.problems.quadratics import LeastSquares, Quadratic
 from mirrordescent.problems.ridge_priors import RidgePrior, RidgeTable
 from mirrordescent.problems.terms import L1, Ridge, Term
@@ -33,10 +35,12 @@ from mirrordescent.problems.variation import TV, Roughness
 
 __all__ = [
     "L1",
+    "QP",
     "SVM",
     "TV",
     "Anchor",
     "AreaMeans",
+    "ArrayOperator",
     "Blur",
     "Chain",
     "Composite",
@@ -62,10 +66,12 @@ __all__ = [
     "RidgeTable",
     "Roughness",
     "Sampling",
+    "SparseMatrix",
     "SquaredError",
     "TVDenoising",
     "TVInpainting",
     "Term",
+    "as_operator",
     "gaussian_kernel",
     "motion_kernel",
     "prior_denoising",

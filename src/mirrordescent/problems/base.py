@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_data
 from mirrordescent._internal.rounding import rounded_down, unit
 from mirrordescent.domains import Domain, WholeSpace
@@ -53,6 +54,7 @@ class Problem(Part, nn.Module):
             raise ValueError(
                 f"{type(self).__name__} needs at least one problem, got an empty batch"
             )
+        data = {name: as_tensor(tensor, name) for name, tensor in data.items()}
         require_data(**data)
         self.batch = batch
         self.sample_shape = sample_shape
