@@ -50,6 +50,23 @@ class ObjectiveOptions:
         fused: Whether to use C kernels, which make steps several times faster on a CPU. By default
             they are used if this installation has them. With --fused yes it is an error if they are
             missing.
+    """
+
+    images: Positional[tuple[Path, ...]]
+    prior: str = "auto"
+    noise: float | Literal["auto"] = "auto"
+    strength: float = 1.0
+    weight: float | Literal["auto"] = "auto"
+    iterations: int | None = None
+    tolerance: float | None = None
+    fused: Switch = "auto"
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """The form of the total variation and the method, for denoising and inpainting.
+
+    Args:
         isotropic: Whether to measure the variation of a pixel as the length of its gradient, which
             treats edges of all directions equally, or as the sum over both directions. The default
             is yes, or no if --method or --mirror is given.
