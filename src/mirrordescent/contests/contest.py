@@ -14,7 +14,7 @@ from mirrordescent.learn import Draw
 from mirrordescent.methods import PDHG, Method
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems import Problem
-from mirrordescent.racing import Race, TunablePrimalDual, TunableSolver, best_setting
+from mirrordescent.racing import Race, TunablePrimalDual, TunableSolver
 from mirrordescent.report import Curve
 from mirrordescent.solving import Snapshot, Solution
 
@@ -108,7 +108,7 @@ class Contest:
                 return torch.inf
             return float((solution.value - self.lower).mean())
 
-        return best_setting(tunable.settings, mean_gap)
+        return tunable.search(mean_gap)
 
 
 def recorded_iterations(iterations: int) -> list[int]:

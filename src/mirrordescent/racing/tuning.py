@@ -50,7 +50,11 @@ class TunableSolver:
 
     def tune(self, cost: Cost) -> Any:
         """Return the setting of lowest cost, for example by :func:`iterations_needed`."""
-        return best_setting(self.settings, lambda setting: cost(self.make(setting)))
+        return self.search(lambda setting: cost(self.make(setting)))
+
+    def search(self, cost: Callable[[Any], float]) -> Any:
+        """Return the setting of lowest cost, given the cost of a setting."""
+        return best_setting(self.settings, cost)
 
     def label(self, setting: Any) -> str:
         """Return the name, followed by the setting if there was a choice.
@@ -101,7 +105,7 @@ class TunablePrimalDual(TunableSolver):
         pairs = [(ratio, relaxation) for ratio in ratios for relaxation in relaxations]
         super().__init__(name, make, pairs)
 
-    def tune(self, cost: Cost) -> tuple[float, float]:
+    def search(self, cost: Callable[[tuple[float, float]], float]) -> tuple[float, float]:
         """Return the pair of lowest cost on a part of the grid.
 
         All ratios are tried with a relaxation of 1.5, then the best one and its neighbours with all
@@ -111,7 +115,7 @@ class TunablePrimalDual(TunableSolver):
 
         def cached(pair: tuple[float, float]) -> float:
             if pair not in costs:
-                costs[pair] = cost(self.make(pair))
+                costs[pair] = cost(pair)
             return costs[pair]
 
         ratios = list(dict.fromkeys(ratio for ratio, _ in self.settings))
