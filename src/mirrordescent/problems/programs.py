@@ -62,8 +62,8 @@ class QP(Problem, SaddlePoint):
     r is ‖δ‖²/(2μ) if P is μ-strongly convex, where multiples of squared equalities may be added
     to P; otherwise the largest −⟨δ, x' − x⟩ over bounds of the variables that follow from the rows
     of A, or over ‖x'‖_∞ ≤ radius. The bound is computed in double precision, and all rounding
-    errors are subtracted. It rests on the data, on P ⪰ 0 (eigenvalues within rounding of 0 count as 0)
-    and on ``radius``, if it is given.
+    errors are subtracted. It rests on the data, on P ⪰ 0 (eigenvalues within rounding of 0 count
+    as 0) and on ``radius``, if it is given.
 
     Args:
         P: Symmetric positive semidefinite matrix, (n, n) or (batch, n, n); a sparse matrix of SciPy
@@ -330,11 +330,12 @@ class QP(Problem, SaddlePoint):
         if convexity > 0:
             decrease = slope.square().sum(-1) / (2 * convexity) * (1 + unit(2 * n))
         low, high = self.variable_bounds()
-        up = torch.maximum(x - low, high - x).clamp(min=0)
-        least = torch.minimum(delta * (low - x), delta * (high - x))
-        boxed = (-least + error * up).nan_to_num(nan=math.inf)
-        # A variable without a slope needs no bounds.
-        boxed = torch.where(slope == 0, 0.0, boxed)
+        # A variable whose slope certainly has one sign needs a bound on one side only.
+        rises = (delta + error).clamp(min=0)
+        falls = (error - delta).clamp(min=0)
+        down = torch.where(rises == 0, 0.0, rises * (x - low).clamp(min=0))
+        up = torch.where(falls == 0, 0.0, falls * (high - x).clamp(min=0))
+        boxed = torch.maximum(down, up)
         return torch.minimum(decrease, boxed.sum(-1) * (1 + unit(2 * n)))
 
     def variable_bounds(self) -> tuple[Tensor, Tensor]:
@@ -510,7 +511,7 @@ def _variable_bounds(A: Tensor, l: Tensor, u: Tensor, *csr: Tensor) -> tuple[Ten
 
 def _propagate(
     A: Tensor,
-    l: Tensor,
+    l: Tensor,  # noqa: E741
     u: Tensor,
     low: Tensor,
     high: Tensor,
