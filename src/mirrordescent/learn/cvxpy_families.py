@@ -43,7 +43,8 @@ class CVXPYFamily(ProblemFamily):
             import cvxpy
         if not isinstance(problem, cvxpy.Problem):
             raise TypeError(f"problem must be a cvxpy.Problem, got {type(problem).__name__}")
-        if not problem.is_dcp(dpp=True):
+        checked: Any = problem
+        if not checked.is_dcp(dpp=True):
             raise ValueError(
                 "the problem must follow the rules of disciplined parametrised programming (DPP): "
                 "parameters must enter affinely, see problem.is_dcp(dpp=True)"

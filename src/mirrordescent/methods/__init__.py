@@ -36,6 +36,7 @@ from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, Pr
 from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
 from mirrordescent.methods.switch import Switch, proven, restarting_switch as restarting_switch
+from mirrordescent.methods.within_range import OutOfRange as OutOfRange, WithinRange
 
 __all__ = [
     "ADMM",
@@ -68,6 +69,7 @@ __all__ = [
     "ScheduledPrimalDual",
     "StatefulWrapper",
     "Switch",
+    "WithinRange",
     "Wrapper",
     "proven",
 ]

@@ -85,9 +85,12 @@ class QP(Problem, SaddlePoint):
     convex = True
     proximable = False
 
+    P: Tensor | SparseMatrix | None
+    A: Tensor | SparseMatrix
     q: Tensor
     l: Tensor  # noqa: E741
     u: Tensor
+    penalty: float | Tensor | None
 
     def __init__(
         self,
@@ -314,8 +317,8 @@ class QP(Problem, SaddlePoint):
             supports.abs(),
             equal * (residual.abs() + residual_error).square(),
         ]
-        value = sum(each.sum(-1) for each in summands)
-        error = sum_error(sum(each.sum(-1) for each in sizes), 4 * (n + m))
+        value = _total(summands)
+        error = sum_error(_total(sizes), 4 * (n + m))
         error = error + (equal * residual.abs() * residual_error).sum(-1)
         slope = delta.abs() + delta_error
         rest = self._model_decrease(x, delta, delta_error, slope, convexity)
@@ -358,7 +361,7 @@ class QP(Problem, SaddlePoint):
 
     def strong_convexity(self) -> float:
         """μ with P ⪰ μI."""
-        if self.P is None or self.sparse:
+        if self.P is None or isinstance(self.P, SparseMatrix):
             return 0.0
         eigenvalues, error = _eigenvalues(self.P)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
@@ -402,7 +405,7 @@ class QP(Problem, SaddlePoint):
     @property
     def reduced(self) -> ReducedProgram | SparseProgram:
         """The program without its equalities, computed once."""
-        if self.sparse:
+        if isinstance(self.P, SparseMatrix) or isinstance(self.A, SparseMatrix):
             return _KNOWN_SPARSE(self, self.q, self.l, self.u, *self._sparse_parts())
         return _KNOWN_REDUCTION(self, self.P, self.q, self.A, self.l, self.u)
 
@@ -454,6 +457,11 @@ def _absolute(matrix: SparseMatrix) -> SparseMatrix:
 
 def _product(matrix: Tensor | SparseMatrix, x: Tensor) -> Tensor:
     return matrix.A(x) if isinstance(matrix, SparseMatrix) else matvec(matrix, x)
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    """Return the sum of all entries of all parts, per sample: (batch,)."""
+    return torch.stack([part.sum(-1) for part in parts]).sum(0)
 
 
 def _times(bound: Tensor, y: Tensor) -> Tensor:
