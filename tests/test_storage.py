@@ -25,6 +25,7 @@ from mirrordescent.methods import (
     Safeguarded,
     ScheduledPrimalDual,
     Switch,
+    WithinRange,
 )
 from mirrordescent.methods.accelerated import AreaMixing, AreaWeight, DualWeight, Mixing
 from mirrordescent.methods.fista import ProximalNesterov
@@ -219,6 +220,10 @@ METHODS = {  # with the problems they are tried on
     "ADMM": (
         lambda: learned(ADMM(torch.tensor([0.5, 2.0]), PowerLaws([1, 5], [1.6, 1.2]))),
         "program",
+    ),
+    "WithinRange": (
+        lambda: WithinRange(GD(0.1), md.FISTA(), {"curvature": [-9.0, 9.0]}),
+        BOWLS,
     ),
     "NeverWorse": (lambda: NeverWorse(GD(5.0), every=2), BOWLS),
     "Equipped": (lambda: Equipped(GD(0.1), Smoothed(PowerLaws([1, 5], [0.5, 0.1]))), PICTURES),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from mirrordescent.automatic import auto
     from mirrordescent.domains import Box, DomainError, NonNegative, Simplex
+    from mirrordescent.learn.cvxpy_families import from_cvxpy
     from mirrordescent.methods import (
         ADMM,
         AMD,
@@ -136,6 +137,7 @@ __all__ = [
     "deblur",
     "denoise",
     "domains",
+    "from_cvxpy",
     "gap",
     "gradient_norm",
     "inpaint",
@@ -183,6 +185,7 @@ __getattr__, __dir__ = lazy_attributes(
     names={
         "automatic": ("auto",),
         "domains": ("Box", "DomainError", "NonNegative", "Simplex"),
+        "learn.cvxpy_families": ("from_cvxpy",),
         "methods": (
             "ADMM",
             "AMD",

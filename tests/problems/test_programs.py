@@ -252,3 +252,16 @@ def test_certificates_of_programs(options):
     assert float(certificate.relative_gap.max()) <= 1e-6
     for i in range(5):
         assert float(certificate.lower[i]) <= reference(*data, i)[1] + 1e-7
+
+
+def test_bounds_of_variables_follow_from_rows():
+    """x ≥ 0 and x₁ + 2x₂ ≤ 4 bound both variables; x₃ − x₂ = 1 bounds the third."""
+    A = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 2, 0], [0, -1, 1]], dtype=DOUBLE)
+    l = torch.tensor([0, 0, -math.inf, 1], dtype=DOUBLE)  # noqa: E741
+    u = torch.tensor([math.inf, math.inf, 4, 1], dtype=DOUBLE)
+    low, high = md.QP(None, torch.ones(3, dtype=DOUBLE), A, l, u).variable_bounds()
+    expected = (torch.tensor([0.0, 0, 1], dtype=DOUBLE), torch.tensor([4.0, 2, 3], dtype=DOUBLE))
+    torch.testing.assert_close(low, expected[0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(high, expected[1], atol=1e-12, rtol=0)
+    assert bool((low <= expected[0]).all())
+    assert bool((high >= expected[1]).all())

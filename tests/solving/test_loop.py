@@ -243,6 +243,9 @@ def test_gap_needs_a_bound():
         solve(unknown, GD(0.1), ONES[:1], iterations=5, stop=gap(0.1))
     found = solve(bowl(1.0), GD(0.1), ONES[:1], iterations=500, stop=gap(0.1))
     assert found.statuses == [Status.CONVERGED], "the problem proves its minimum"
+    nothing = torch.tensor([-torch.inf])
+    found = solve(bowl(1.0), GD(0.1), ONES[:1], iterations=5, stop=gap(0.1, nothing))
+    assert found.statuses == [Status.BUDGET], "an infinite bound proves nothing"
     for rule in (gap, gradient_norm, relative_change, wall_clock):
         with pytest.raises(ValueError, match="must be > 0"):
             rule(0.0)

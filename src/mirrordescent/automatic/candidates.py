@@ -53,7 +53,9 @@ KNOTS = 6  # knots of a learned spectrum, from the whole image to single pixels
 LARGEST_MATRIX = 512  # number of entries of x up to which a full matrix is tried
 SMALLEST_SPREAD = 1e-3  # features with a smaller standard deviation are ignored
 
-Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal", "admm"]
+Form: TypeAlias = Literal[
+    "accelerated", "momentum", "steps", "primal-dual", "proximal", "admm", "active sets"
+]
 DUAL: tuple[Form, ...] = ("primal-dual", "proximal", "admm", "active sets")
 Units: TypeAlias = Mapping[str, tuple[float, float]]
 

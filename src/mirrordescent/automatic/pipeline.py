@@ -32,6 +32,7 @@ from mirrordescent.learn.distributed import broadcast_result, join
 from mirrordescent.learn.families import merge_conditions
 from mirrordescent.methods import Method, NeverWorse, Safeguarded
 from mirrordescent.methods.switch import Switch
+from mirrordescent.methods.within_range import WithinRange, feature_ranges
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.racing import (
     Contestant,
@@ -393,7 +394,9 @@ class _Search:
         chosen = ours is not None and _clearly_faster(ours, best, measured)
         if ours is not None and chosen:
             after = _next_check(2 * max(1, ours.rehearsal.most))
-            method = Switch(ours.method, after, best.method, certified=False, dual_start=False)
+            followed = Switch(ours.method, after, best.method, certified=False, dual_start=False)
+            seen = self.split.pool.unbounded()
+            method = WithinRange(followed, best.method, feature_ranges(seen.problem, seen.x0))
         conditions = merge_conditions(bounds.conditions, self.split.conditional_on)
         words = verdict(self.accuracy, best, ours, chosen, conditions, measured)
         busy = any(each.timing is not None and each.timing.busy for each in (best, *learned))

@@ -38,6 +38,7 @@ from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
 from mirrordescent.methods.switch import Switch, proven, restarting_switch as restarting_switch
 from mirrordescent.methods.tangent_bound import TangentBound
+from mirrordescent.methods.within_range import OutOfRange as OutOfRange, WithinRange
 
 __all__ = [
     "ADMM",
@@ -72,6 +73,7 @@ __all__ = [
     "StatefulWrapper",
     "Switch",
     "TangentBound",
+    "WithinRange",
     "Wrapper",
     "proven",
 ]

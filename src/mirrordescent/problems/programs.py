@@ -23,6 +23,15 @@ from mirrordescent.problems.saddle import SaddlePoint
 LARGEST_DENSE = 2000
 """Number of variables up to which eigenvalues are computed."""
 
+LARGEST_PROPAGATION = 20_000_000
+"""Number of entries of all matrices up to which bounds of variables are propagated."""
+
+PROPAGATIONS = 3
+"""Rounds in which bounds of variables are propagated."""
+
+SHRINKING = (1.0, 1 - 1e-9, 1 - 1e-6, 1 - 1e-4)
+"""Factors of multipliers that are tried for a lower bound."""
+
 PENALTY = 2.0
 """Weight of violations, as a multiple of the largest multiplier of a short run."""
 
@@ -51,10 +60,10 @@ class QP(Problem, SaddlePoint):
         optimum ≥ ½⟨x, Px⟩ + ⟨q, x⟩ + ⟨y, Ax⟩ − Σᵢ max(uᵢyᵢ, lᵢyᵢ) − r(δ)
 
     r is ‖δ‖²/(2μ) if P is μ-strongly convex, where multiples of squared equalities may be added
-    to P; otherwise the largest −⟨δ, x' − x⟩ over the bounds of single variables among the rows of
-    A, or over ‖x'‖_∞ ≤ radius. The bound is computed in double precision, and all rounding errors
-    are subtracted. It rests on the data, on P ⪰ 0 (eigenvalues within rounding of 0 count as 0)
-    and on ``radius``, if it is given.
+    to P; otherwise the largest −⟨δ, x' − x⟩ over bounds of the variables that follow from the rows
+    of A, or over ‖x'‖_∞ ≤ radius. The bound is computed in double precision, and all rounding
+    errors are subtracted. It rests on the data, on P ⪰ 0 (eigenvalues within rounding of 0 count
+    as 0) and on ``radius``, if it is given.
 
     Args:
         P: Symmetric positive semidefinite matrix, (n, n) or (batch, n, n); a sparse matrix of SciPy
@@ -76,9 +85,12 @@ class QP(Problem, SaddlePoint):
     convex = True
     proximable = False
 
+    P: Tensor | SparseMatrix | None
+    A: Tensor | SparseMatrix
     q: Tensor
     l: Tensor  # noqa: E741
     u: Tensor
+    penalty: float | Tensor | None
 
     def __init__(
         self,
@@ -260,9 +272,21 @@ class QP(Problem, SaddlePoint):
         return self.bound_of_pair(cast(Tensor, self.start(len(u))), u)
 
     def bound_of_pair(self, x: Tensor, u: Tensor) -> Tensor:
-        """Return the lower bound of the class docstring, rounded down."""
+        """Return the lower bound of the class docstring, rounded down.
+
+        If variables with costs are bounded on one side only, a rounding error of δ with the wrong
+        sign would make it infinite. So multipliers that are a little smaller are tried too.
+        """
         y = self.prox_G_conjugate(u, 0.0).double()
         x = x.detach().double()
+        if self._convexity()[0] > 0:
+            bound = self._bound(x, y)
+        else:
+            bound = torch.stack([self._bound(x, factor * y) for factor in SHRINKING]).amax(0)
+        return rounded_down(bound, self.q.dtype)
+
+    def _bound(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the lower bound of a pair in double precision."""
         convexity, stiffness = self._convexity()
         n = x.shape[-1]
         m = self.rows
@@ -293,12 +317,12 @@ class QP(Problem, SaddlePoint):
             supports.abs(),
             equal * (residual.abs() + residual_error).square(),
         ]
-        value = sum(each.sum(-1) for each in summands)
-        error = sum_error(sum(each.sum(-1) for each in sizes), 4 * (n + m))
+        value = _total(summands)
+        error = sum_error(_total(sizes), 4 * (n + m))
         error = error + (equal * residual.abs() * residual_error).sum(-1)
         slope = delta.abs() + delta_error
         rest = self._model_decrease(x, delta, delta_error, slope, convexity)
-        return rounded_down(value - error * (1 + unit(8)) - rest, self.q.dtype)
+        return value - error * (1 + unit(8)) - rest
 
     def _model_decrease(
         self, x: Tensor, delta: Tensor, error: Tensor, slope: Tensor, convexity: float
@@ -309,11 +333,12 @@ class QP(Problem, SaddlePoint):
         if convexity > 0:
             decrease = slope.square().sum(-1) / (2 * convexity) * (1 + unit(2 * n))
         low, high = self.variable_bounds()
-        up = torch.maximum(x - low, high - x).clamp(min=0)
-        least = torch.minimum(delta * (low - x), delta * (high - x))
-        boxed = (-least + error * up).nan_to_num(nan=math.inf)
-        # A variable without a slope needs no bounds.
-        boxed = torch.where(slope == 0, 0.0, boxed)
+        # A variable whose slope certainly has one sign needs a bound on one side only.
+        rises = (delta + error).clamp(min=0)
+        falls = (error - delta).clamp(min=0)
+        down = torch.where(rises == 0, 0.0, rises * (x - low).clamp(min=0))
+        up = torch.where(falls == 0, 0.0, falls * (high - x).clamp(min=0))
+        boxed = torch.maximum(down, up)
         return torch.minimum(decrease, boxed.sum(-1) * (1 + unit(2 * n)))
 
     def variable_bounds(self) -> tuple[Tensor, Tensor]:
@@ -336,7 +361,7 @@ class QP(Problem, SaddlePoint):
 
     def strong_convexity(self) -> float:
         """μ with P ⪰ μI."""
-        if self.P is None or self.sparse:
+        if self.P is None or isinstance(self.P, SparseMatrix):
             return 0.0
         eigenvalues, error = _eigenvalues(self.P)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
@@ -380,7 +405,7 @@ class QP(Problem, SaddlePoint):
     @property
     def reduced(self) -> ReducedProgram | SparseProgram:
         """The program without its equalities, computed once."""
-        if self.sparse:
+        if isinstance(self.P, SparseMatrix) or isinstance(self.A, SparseMatrix):
             return _KNOWN_SPARSE(self, self.q, self.l, self.u, *self._sparse_parts())
         return _KNOWN_REDUCTION(self, self.P, self.q, self.A, self.l, self.u)
 
@@ -434,6 +459,11 @@ def _product(matrix: Tensor | SparseMatrix, x: Tensor) -> Tensor:
     return matrix.A(x) if isinstance(matrix, SparseMatrix) else matvec(matrix, x)
 
 
+def _total(parts: list[Tensor]) -> Tensor:
+    """Return the sum of all entries of all parts, per sample: (batch,)."""
+    return torch.stack([part.sum(-1) for part in parts]).sum(0)
+
+
 def _times(bound: Tensor, y: Tensor) -> Tensor:
     """Return bound · y, with 0 where y is 0, even for infinite bounds."""
     return torch.where(y == 0, 0.0, bound * y)
@@ -484,7 +514,51 @@ def _variable_bounds(A: Tensor, l: Tensor, u: Tensor, *csr: Tensor) -> tuple[Ten
     index = where_to.expand_as(low_ends)
     low = low.scatter_reduce(-1, index, low_ends, "amax")
     high = high.scatter_reduce(-1, index, high_ends, "amin")
+    return (low, high) if csr else _propagate(A.double(), l.double(), u.double(), low, high)
+
+
+def _propagate(
+    A: Tensor,
+    l: Tensor,  # noqa: E741
+    u: Tensor,
+    low: Tensor,
+    high: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Tighten the bounds of variables that have none, by interval arithmetic on every row.
+
+    From Σₖ aₖxₖ ≤ u follows aⱼxⱼ ≤ u − Σ_{k≠j} min aₖxₖ. All bounds are rounded outwards.
+    """
+    batch = max([1, *(len(each) for each in (l, u, low) if each.ndim == 2)])
+    if A.numel() * batch > LARGEST_PROPAGATION:
+        return low, high
+    rows = torch.cat([A, -A], -2)
+    right = torch.cat([u.expand(*low.shape[:-1], -1), -l.expand(*low.shape[:-1], -1)], -1)
+    for _ in range(PROPAGATIONS):
+        if bool(low.isfinite().all()) and bool(high.isfinite().all()):
+            break
+        ends = [_safe_product(rows, each.unsqueeze(-2)) for each in (low, high)]
+        least = torch.minimum(ends[0], ends[1])
+        infinite = least == -math.inf
+        finite = torch.where(infinite, 0.0, least)
+        total = finite.sum(-1, keepdim=True)
+        size = finite.abs().sum(-1, keepdim=True) + right.abs().unsqueeze(-1)
+        others_finite = infinite.sum(-1, keepdim=True) - infinite.int() == 0
+        rest = right.unsqueeze(-1) - (total - finite)
+        rest = rest + sum_error(size.nan_to_num(posinf=0.0), 2 * rows.shape[-1])
+        usable = others_finite & (rows != 0) & right.isfinite().unsqueeze(-1)
+        quotient = rest / torch.where(rows == 0, 1.0, rows)
+        margin = 4 * torch.finfo(torch.float64).eps * quotient.abs()
+        upper = torch.where(usable & (rows > 0), quotient + margin, math.inf).amin(-2)
+        lower = torch.where(usable & (rows < 0), quotient - margin, -math.inf).amax(-2)
+        # Bounds that exist are exact, so only missing ones are replaced.
+        low = torch.where(low.isfinite(), low, lower)
+        high = torch.where(high.isfinite(), high, upper)
     return low, high
+
+
+def _safe_product(rows: Tensor, bounds: Tensor) -> Tensor:
+    """Return a·x, with 0 for a = 0 even if x is infinite."""
+    return torch.where(rows == 0, 0.0, rows * bounds)
 
 
 def _augmented_convexity(

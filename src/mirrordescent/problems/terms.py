@@ -264,6 +264,8 @@ class L1(Term):
     tensor([8.])
     """
 
+    offset: Tensor | None
+
     def __init__(
         self,
         weight: float | Tensor,

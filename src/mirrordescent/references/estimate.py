@@ -57,7 +57,7 @@ def estimate(
     start_value = problem.value(x0)
     value = start_value
     solvers = _solvers(problem, x0, iterations)
-    decreases = []
+    decreases: list[float] = []
     errors: list[Exception] = []
     for method in solvers:
         if decreases and perf_counter() > deadline:

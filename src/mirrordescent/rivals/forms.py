@@ -13,6 +13,7 @@ from torch import Tensor
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.composite import Composite
+from mirrordescent.problems.outside_operators import SparseMatrix
 from mirrordescent.problems.programs import QP
 from mirrordescent.problems.terms import L1
 from mirrordescent.trees import Tree, batch_size
@@ -138,14 +139,16 @@ def program_of(problem: Problem, x0: Tree) -> DenseProgram | None:
 
 
 def _of_program(problem: QP, count: int) -> DenseProgram | None:
-    if problem.sparse:
+    P = problem.P
+    A = problem.A
+    if isinstance(P, SparseMatrix) or isinstance(A, SparseMatrix):
         return None
     n = problem.q.shape[-1]
     q = problem.q.double().expand(count, -1).cpu().numpy()
-    P = np.zeros((n, n)) if problem.P is None else problem.P.double().cpu().numpy()
+    quadratic = np.zeros((n, n)) if P is None else P.double().cpu().numpy()
     lower = problem.l.double().expand(count, -1).cpu().numpy()
     upper = problem.u.double().expand(count, -1).cpu().numpy()
-    return DenseProgram(P, q, problem.A.double().cpu().numpy(), lower, upper, (n,))
+    return DenseProgram(quadratic, q, A.double().cpu().numpy(), lower, upper, (n,))
 
 
 def _of_lasso(problem: Composite, x0: Tree) -> DenseProgram | None:

@@ -157,7 +157,7 @@ def _highs(program: DenseProgram, tolerance: float) -> list[Any]:
         P = program.P_of(i)
         A = program.A_of(i)
         n = P.shape[0]
-        model = highspy.Highs()
+        model: Any = cast(Any, highspy).Highs()
         model.setOptionValue("output_flag", False)
         lp = highspy.HighsLp()
         lp.num_col_ = n
