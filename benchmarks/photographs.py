@@ -29,13 +29,13 @@ from mirrordescent.restore.jobs import Jobs, RestorationSettings
 from mirrordescent.restore.masks import Masks
 from mirrordescent.restore.outcome import Outcome
 from mirrordescent.restore.planning import Task
+from mirrordescent.restore.request import Request
 
 SIDE = 160
 NOISES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 WEIGHTS = tuple(3.56 * 2 ** (k / 2) for k in range(-4, 4))  # times σ^1.245
 CLEAN_WEIGHTS = (0.003, 0.01, 0.03)
 CHAMBOLLE = (0.5, 1.0, 1.5, 2.0)  # times σ
-VARIANT = {"isotropic": True, "coupled": True}
 # dB
 DENOISING = 0.3
 INPAINTING = 0.5
@@ -68,10 +68,9 @@ def defaults(
         if mask is not None:
             Image.fromarray(mask.numpy()).save(folder / "mask.png")
         settings = RestorationSettings(
-            task,
+            Request(task),
             folder / "out",
-            variant=VARIANT,
-            masks=Masks() if mask is None else Masks(folder / "mask.png"),
+            Masks() if mask is None else Masks(folder / "mask.png"),
         )
         outcomes = Jobs(settings, [folder / "in"]).run(
             plan_restoration(task, fused=True, isotropic=True), progress=False

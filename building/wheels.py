@@ -37,6 +37,11 @@ def build_wheel(name: str, folder: Path) -> Path:
     return built
 
 
+def build_local_wheel(folder: Path) -> Path:
+    """Build a wheel with the C compiler of this machine, and return its path."""
+    return _build(["--target", "wheel"], folder, {"MIRRORDESCENT_TARGET": ""})
+
+
 def build_source_archive(folder: Path) -> Path:
     """Build the archive of the sources, and return its path."""
     return _build(["--target", "sdist"], folder, {})
@@ -91,6 +96,7 @@ def _problems(content: bytes, name: str) -> Iterable[str]:
     if missing:
         yield f"the library lacks {', '.join(sorted(missing))}"
     surplus = binary.exports - sources.symbols(tuple(target.levels))
+    surplus = {symbol for symbol in surplus if not symbol.startswith("_")}  # those of linkers
     if surplus:
         yield f"the library also exports {', '.join(sorted(surplus))}"
     if sources.source_hash().encode() not in content:

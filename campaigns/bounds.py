@@ -71,6 +71,9 @@ REFERENCE_STEPS = 300
 
 DOUBLE = torch.float64
 
+OUTCOMES = ("below the minimum", "no bound")
+"""Outcomes of the bounds of a problem, apart from faults."""
+
 
 @dataclass
 class Draw:
@@ -514,6 +517,12 @@ def run(tally: Tally) -> None:
             tally.fault(f"{name}, {type(error).__name__}", error)
     listed = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     tally.measure("statuses of the runs", listed)
+    counts = [
+        sum(tally.outcomes[f"{formula}, {kind}: {outcome}"] for outcome in OUTCOMES)
+        for formula, kind in pairs
+    ]
+    tally.measure("pairs of formula and kind", str(len(pairs)))
+    tally.measure("fewest problems of a pair", str(min(counts)))
 
 
 def check(tally: Tally, name: str, case: Case) -> list[str]:
@@ -533,7 +542,7 @@ def check(tally: Tally, name: str, case: Case) -> list[str]:
             continue
         if solution is not None and solution.statuses[sample] is Status.CONVERGED:
             _check_gap(tally, name, case.problem, solution, sample, minimum)
-        tally.note(name, "below the minimum" if lower > -math.inf else "no bound")
+        tally.note(name, OUTCOMES[0] if lower > -math.inf else OUTCOMES[1])
     return [] if solution is None else [str(status) for status in solution.statuses]
 
 

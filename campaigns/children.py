@@ -19,6 +19,7 @@ from mirrordescent.learn.families import generators
 from mirrordescent.mirrors import Diagonal
 from mirrordescent.restore import plan_restoration
 from mirrordescent.restore.jobs import Jobs, RestorationSettings
+from mirrordescent.restore.request import Request
 from mirrordescent.schedules import Prefix
 
 CRASHED = 70
@@ -64,7 +65,7 @@ def train(folder: Path, callback: Callable[[int], object] | None = None) -> dict
 
 def restore(images: Path, out: Path) -> None:
     """Denoise a folder of photographs."""
-    jobs = Jobs(RestorationSettings("denoise", out, 0.15), [images])
+    jobs = Jobs(RestorationSettings(Request("denoise", weight=0.15), out), [images])
     for _ in jobs.run(plan_restoration("denoise", iterations=5), progress=False):
         pass
 

@@ -38,6 +38,7 @@ from mirrordescent.mirrors import HyperbolicEntropy
 from mirrordescent.restore import plan_restoration
 from mirrordescent.restore.jobs import Jobs, RestorationSettings
 from mirrordescent.restore.records import RECORDS
+from mirrordescent.restore.request import Request
 
 OPTION_VALUES = [
     "",
@@ -205,7 +206,11 @@ class Readers:
         return [zip_file.getvalue(), tar_file.getvalue()]
 
     def _jobs(self) -> Jobs:
-        return Jobs(RestorationSettings("denoise", self.out, 0.15), [self.images], resume=True)
+        return Jobs(
+            RestorationSettings(Request("denoise", weight=0.15), self.out),
+            [self.images],
+            resume=True,
+        )
 
     def _commands(self) -> dict[str, list[str]]:
         """Return a short command line for each command."""

@@ -13,6 +13,9 @@ from typing import Any
 from mirrordescent_experiments.provenance import Provenance, mark
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "reliability.md"
+LONGEST_TABLE = 60
+"""Largest number of rows of a table on the page."""
+
 EXAMPLE_LENGTH = 300
 """Largest length of the example that is kept of each kind of fault."""
 
@@ -112,6 +115,16 @@ def markdown(records: dict[str, Any]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _rows(tried: dict[str, int]) -> dict[str, int]:
+    """Return the rows of the table; of many kinds of cases, the outcomes of all kinds together."""
+    if len(tried) <= LONGEST_TABLE:
+        return tried
+    totals = Counter[str]()
+    for case, count in tried.items():
+        totals[case.rpartition(": ")[2]] += count
+    return dict(totals.most_common())
+
+
 def _section(name: str, record: dict[str, Any]) -> list[str]:
     origin = record.get("provenance") or record  # older records store commit and machine directly
     faults = sum(count for count, _ in record["found"].values())
@@ -126,7 +139,7 @@ def _section(name: str, record: dict[str, Any]) -> list[str]:
     if "entries" in origin:
         lines += [mark(origin, section=True), ""]
     lines += ["| case and outcome | count |", "|---|---|"]
-    lines += [f"| {case} | {count} |" for case, count in record["tried"].items()]
+    lines += [f"| {case} | {count} |" for case, count in _rows(record["tried"]).items()]
     lines.append("")
     lines += [f"- {name}: {value}" for name, value in record.get("measured", {}).items()]
     for kind, (count, example) in record["found"].items():

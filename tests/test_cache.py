@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ import torch
 from mirrordescent import TVDenoising, TVInpainting, certify
 from mirrordescent._internal import cache, files
 from mirrordescent._internal.files import read_whole, write_whole
+from mirrordescent._internal.user_cache import user_cache_directory, writable_by_others
+from mirrordescent.data.directory import data_directory
 from mirrordescent.problems import Blur, gaussian_kernel
 from mirrordescent.problems.fingerprint import code_digest, fingerprint
 
@@ -122,6 +125,81 @@ def test_what_cannot_be_of_the_problem_is_computed_again(problem):
 def test_a_folder_that_cannot_be_written_does_no_harm(problem, monkeypatch):
     monkeypatch.setenv("MIRRORDESCENT_CACHE", "/dev/null/cache")
     assert certify(problem).relative_gap <= 1e-6
+
+
+@pytest.fixture
+def no_home(monkeypatch):
+    """A user without a home folder, as in many containers."""
+    for variable in ("MIRRORDESCENT_CACHE", "MIRRORDESCENT_DATA", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def missing(*_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", missing)
+
+
+def test_without_a_home_folder_nothing_is_cached(problem, no_home):
+    assert certify(problem).relative_gap <= 1e-6
+    with pytest.raises(OSError, match=r"no home folder: set HOME, or set MIRRORDESCENT_CACHE"):
+        cache.directory()
+    with pytest.raises(OSError, match="MIRRORDESCENT_DATA"):
+        data_directory()
+    assert data_directory("somewhere") == Path("somewhere")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="HOME is a variable of POSIX")
+@pytest.mark.parametrize("home", ["", "relative"])
+def test_a_home_folder_that_is_no_absolute_path(problem, home, tmp_path, monkeypatch):
+    """The current folder must not become a cache."""
+    monkeypatch.delenv("MIRRORDESCENT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.chdir(tmp_path)
+    certify(problem)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_cache_variable_of_the_system_is_ignored(tmp_path, monkeypatch):
+    monkeypatch.delenv("MIRRORDESCENT_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert user_cache_directory("linux") == tmp_path / ".cache" / "mirrordescent"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
+@pytest.mark.parametrize("part", ["the folder", "a sticky folder", "its parent"])
+def test_a_cache_that_everybody_can_write_to_is_not_used(problem, part, tmp_path, monkeypatch):
+    folder = tmp_path / "open" / "cache"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(folder))
+    certify(problem)
+    assert len(entries()) == 1
+    changed = folder.parent if part == "its parent" else folder
+    changed.chmod(0o1777 if part == "a sticky folder" else 0o777)
+    monkeypatch.setattr(cache, "read_whole", None)
+    with pytest.warns(UserWarning, match=rf"every user can write to {changed}.*chmod o-w"):
+        assert certify(problem).relative_gap <= 1e-6
+    assert len(entries()) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
+def test_a_folder_of_a_stranger_in_a_shared_folder_is_not_used(tmp_path, monkeypatch):
+    shared = tmp_path / "tmp"
+    folder = shared / "cache"
+    folder.mkdir(parents=True)
+    shared.chmod(0o1777)
+    assert writable_by_others(folder) is None
+    if os.getuid() == 0:  # folders of root are always trusted
+        os.chown(folder, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert writable_by_others(folder) == shared
+
+
+def test_a_new_cache_folder_is_private(problem):
+    certify(problem)
+    assert cache.directory().stat().st_mode & 0o077 == 0 or os.name == "nt"
 
 
 def test_an_interrupted_write_leaves_nothing(problem, monkeypatch):

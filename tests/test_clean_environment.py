@@ -1,20 +1,27 @@
-"""A machine without a compiler, a network, a home folder or a clone: the wheel works. On all
-Pythons: ``nox``.
+"""A machine without a compiler, a network, a home folder or a clone: the wheel works, with kernels.
+
+``nox`` does this for all Pythons.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
-import zipfile
-from pathlib import Path
+import sysconfig
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from building import wheels
+from building.compilation import CompilationError, local_compiler
+from building.targets import TARGETS
 
 SCRIPT = """
+import os, subprocess, sys
+
+def no_process(*_, **__):
+    raise OSError("no process may be started")
+
 import socket
 import torch
 
@@ -22,22 +29,34 @@ def refused(*_, **__):
     raise OSError("no network")
 
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
+subprocess.Popen.__init__ = os.system = no_process
 import mirrordescent as md
 from mirrordescent import kernels, optim, zoo
 
-assert md.__file__.startswith(HERE), md.__file__
+called = []
+call = kernels.KernelFunction.__call__
+
+def counting(self, **arguments):
+    called.append(self.name)
+    return call(self, **arguments)
+
+kernels.KernelFunction.__call__ = counting
+assert md.__file__.startswith(sys.prefix), md.__file__
+assert kernels.available(), kernels.library()
 problem = md.TVDenoising(torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
 assert md.solve(problem, zoo.load("image-tv"), iterations=5, progress=False).ok
+assert "amd_stencil" in called, called
 assert bool(md.certify(problem, 1e-3).relative_gap <= 1e-3)
 x = torch.nn.Parameter(torch.ones(3))
 optimizer = optim.AMD([x])
 x.grad = torch.ones(3)
+called.clear()
 optimizer.step()
-try:
-    kernels.library()
-    raise SystemExit("kernels were built without a compiler")
-except kernels.BuildError as error:
-    assert "no C compiler" in str(error), error
+assert called == ["amd_scaled"], called
+matrix = torch.nn.Parameter(torch.eye(3))
+matrix.grad = torch.ones(3, 3)
+optim.Preconditioned([("weight", matrix)], mirror="network-spectral", steps=10).step()
+assert {"momenta", "adapted"} <= set(called), called
 try:
     zoo.load("hf://nobody/nothing/entry")
     raise SystemExit("something was fetched without a network")
@@ -49,32 +68,47 @@ print("fine")
 """
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this platform: compiled by zig on Linux, else by the local compiler."""
+    folder = tmp_path_factory.mktemp("wheel")
+    if (sys.platform, platform.machine()) == ("linux", "x86_64"):
+        return wheels.build_wheel("linux-x86_64", folder)
+    try:
+        local_compiler()
+    except CompilationError as error:
+        pytest.skip(str(error))
+    return wheels.build_local_wheel(folder)
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """The Python of a new environment with the wheel, and with the dependencies of this one.
+
+    A folder in a .pth file is added without its own .pth files, so editable packages stay behind.
+    """
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    install = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
 @pytest.mark.skipif(os.name == "nt", reason="needs an empty PATH")
-def test_no_compiler_no_network_no_home_no_clone(tmp_path):
-    site = tmp_path / "site"
+@pytest.mark.parametrize("home", ["missing", "unset"])
+def test_no_compiler_no_network_no_home_no_clone(environment, home, tmp_path):
     work = tmp_path / "work"
-    command = [
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        "wheel",
-        "--directory",
-        str(tmp_path),
-    ]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(site)
     work.mkdir()
-    clean = {
-        "PATH": "",
-        "HOME": str(tmp_path / "nowhere"),
-        "PYTHONPATH": str(site),
-        "OMP_NUM_THREADS": "1",
-    }
+    clean = {"PATH": "", "OMP_NUM_THREADS": "1"}
+    if home == "missing":
+        clean["HOME"] = str(tmp_path / "nowhere")
+    else:
+        clean["MIRRORDESCENT_CACHE"] = str(tmp_path / "cache")
     (tmp_path / "script.py").write_text(
-        f"import sys\nHERE = {str(site)!r}\nfrom importlib.abc import MetaPathFinder\n"
+        "import sys\nfrom importlib.abc import MetaPathFinder\n"
         "class NoExperiments(MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'mirrordescent_experiments':\n"
@@ -82,7 +116,7 @@ def test_no_compiler_no_network_no_home_no_clone(tmp_path):
         "sys.meta_path.insert(0, NoExperiments())\n" + SCRIPT
     )
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")],
+        [str(environment), str(tmp_path / "script.py")],
         cwd=work,
         env=clean,
         capture_output=True,
@@ -90,4 +124,12 @@ def test_no_compiler_no_network_no_home_no_clone(tmp_path):
         check=False,
     )
     assert done.stdout == "fine\n", done.stderr
-    assert list(work.iterdir()) == []  # nothing is left in the folder somebody happens to be in
+    assert list(work.iterdir()) == []  # nothing is left in the current folder
+
+
+def test_the_wheel_is_for_this_platform_and_every_python(wheel):
+    tags = wheel.name.removesuffix(".whl").split("-")[-3:]
+    assert tags[:2] == ["py3", "none"]
+    assert tags[2] != "any"
+    if (sys.platform, platform.machine()) == ("linux", "x86_64"):
+        assert tags[2] == TARGETS["linux-x86_64"].tag

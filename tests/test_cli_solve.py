@@ -610,7 +610,10 @@ def test_no_photograph_in_a_folder_is_left_out_in_silence(here, monkeypatch, cap
     monkeypatch.setattr(os, "scandir", scandir)
     assert run(monkeypatch, "denoise", "in", "--out", "in/restored") == 1
     said = capsys.readouterr().err
-    assert "1 file without the suffix of an image is left out" in said
+    assert (
+        "1 file was left out, without the suffix of an image that can be read:\n  in/notes.txt"
+        in said
+    )
     assert "3 of 4 photographs were not restored" in said
     assert "in/closed: this folder cannot be read: Permission denied" in said
     assert "link.png: in/link.png is a link to a file that does not exist" in said
@@ -632,3 +635,74 @@ def test_a_terminal_without_unicode_costs_nothing(here):
     assert (here / "out/solve/index.html").is_file()
     (image,) = json.loads(ended.stdout)["images"]
     assert image["file"] == "é.png"
+
+
+def test_a_blur_is_undone(here, monkeypatch, capsys):
+    point = np.zeros((5, 5), np.uint8)
+    point[2, 1:4] = 255
+    Image.fromarray(point).save("kernel.png")
+    few = ("--iterations", 5, "--json")
+    for blur in (("--gaussian", 0.8), ("--motion", "3,0"), ("--kernel", "kernel.png")):
+        assert run(monkeypatch, "deblur", "photo.png", *blur, *few) == 0
+        (image,) = json.loads(capsys.readouterr().out)["images"]
+        assert image["iterations"] == {"pdhg": 5}
+        assert image["noise"] == pytest.approx(0.03, rel=0.3)
+    assert run(monkeypatch, "deblur", "photo.png") == 2
+    assert "exactly one of --kernel" in capsys.readouterr().err
+    assert run(monkeypatch, "deblur", "photo.png", "--motion", "long") == 2
+    assert "such as 9,30" in capsys.readouterr().err
+
+
+def test_a_photograph_is_enlarged_and_compared_with_its_truth(here, monkeypatch, capsys):
+    Image.fromarray(photo(24, 20)).resize((10, 12), Image.Resampling.BOX).save("small.png")
+    arguments = ("upsample", "small.png", "--truth", "photo.png", "--iterations", 20, "--json")
+    assert run(monkeypatch, *arguments) == 0
+    (image,) = json.loads(capsys.readouterr().out)["images"]
+    assert (image["width"], image["height"]) == (20, 24)
+    assert image["psnr"] > 20
+    with Image.open("out/solve/small.png") as enlarged:
+        assert enlarged.size == (20, 24)
+    assert run(monkeypatch, "upsample", "small.png", "--truth", "small.png") == 2
+    assert "2 times as large" in capsys.readouterr().err
+
+
+def test_noise_and_strength_in_plain_units(here, monkeypatch, capsys):
+    def weight(*options):
+        assert run(monkeypatch, "denoise", "photo.png", "--json", *options) == 0
+        return json.loads(capsys.readouterr().out)["images"][0]["weight"]
+
+    assert weight("--noise", 0.02) < weight("--noise", 0.04)
+    assert weight("--noise", 0.04) < weight("--noise", 0.04, "--strength", 1.5)
+    assert run(monkeypatch, "denoise", "photo.png", "--noise", 0.04, "--weight", 0.1) == 2
+    assert "either a weight" in capsys.readouterr().err
+    assert run(monkeypatch, "denoise", "photo.png", "--prior", "photo", "--method", "gd") == 2
+    assert "for --prior tv" in capsys.readouterr().err
+
+
+def test_what_cannot_be_decided_or_invented_is_said(here, monkeypatch, capsys):
+    mask = np.full((24, 40), 255, np.uint8)
+    mask[:, 10:32] = 0
+    Image.fromarray(mask).save("mask.png")
+    Image.fromarray(photo(24, 40)).save("wide.png")
+    assert run(monkeypatch, "inpaint", "wide.png", "--mask", "mask.png", "--tolerance", 0.05) == 0
+    assert "deeper than about 8 pixels are filled smoothly, not inv" in capsys.readouterr().out
+    assert run(monkeypatch, "inpaint", "wide.png", "--missing", 0.3) == 0
+    assert "deeper than" not in capsys.readouterr().out
+    monkeypatch.setattr("mirrordescent.restore.noise.LARGEST_ERROR", 0.0)
+    assert run(monkeypatch, "denoise", "photo.png") == 0
+    said = capsys.readouterr().out
+    assert "give it with --noise, left as it is" in said
+    assert (here / "out" / "solve" / "photo.png").read_bytes() == (here / "photo.png").read_bytes()
+
+
+def test_files_that_are_not_read_are_listed(here, monkeypatch, capsys):
+    (here / "in").mkdir()
+    Image.fromarray(photo()).save("in/a.png")
+    for name in ("phone.heic", "camera.dng"):
+        (here / "in" / name).write_bytes(b"raw")
+    assert run(monkeypatch, "denoise", "in", "--weight", 0.1, "--json") == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["skipped"] == ["in/camera.dng", "in/phone.heic"]
+    assert "2 files were left out" in streams.err
+    assert "  in/phone.heic" in streams.err
+    assert "phone.heic" in (here / "out" / "solve" / "index.html").read_text(encoding="utf-8")

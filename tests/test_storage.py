@@ -15,9 +15,11 @@ from mirrordescent import GD, SMD, Function, zoo
 from mirrordescent.conditioning import ConditionalLaws, Within
 from mirrordescent.domains import Box, NegativeOrthant, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.methods import (
+    ADMM,
     AdaptivePreconditioned,
     Conditioned,
     Equipped,
+    NeverWorse,
     Preconditioned,
     ProjectedNesterov,
     Safeguarded,
@@ -64,6 +66,7 @@ from mirrordescent.problems import (
     Ridge,
     Roughness,
     Sampling,
+    SparseMatrix,
     SquaredError,
     TVDenoising,
     TVInpainting,
@@ -139,6 +142,9 @@ PROBLEMS = {
     "least squares": lambda: LeastSquares(random(5, 3), random(2, 5)),
     "least squares on a simplex": lambda: LeastSquares(random(2, 5, 3), random(5), Simplex()),
     "logistic regression": lambda: LogisticRegression(random(7, 3) - 0.5, labels(), ridge=0.1),
+    "program": lambda: md.QP(
+        torch.eye(2), torch.ones(2, 2), torch.eye(2), torch.zeros(2), torch.ones(2), 2.0
+    ),
     "svm": lambda: SVM(random(7, 3) - 0.5, labels(), C=3.0),
     "svms": lambda: SVM(random(2, 7, 3, dtype=DOUBLE) - 0.5, labels().double()),
     "game": lambda: MatrixGame(random(4, 3) - 0.5),
@@ -210,6 +216,11 @@ METHODS = {  # with the problems they are tried on
     "Averaged": (lambda: md.Averaged(GD(0.1)), BOWLS),
     "Certified": (lambda: md.Certified(GD(0.1)), PICTURES),
     "Safeguarded": (lambda: Safeguarded(GD(5.0), every=2, slack=0.1), BOWLS),
+    "ADMM": (
+        lambda: learned(ADMM(torch.tensor([0.5, 2.0]), PowerLaws([1, 5], [1.6, 1.2]))),
+        "program",
+    ),
+    "NeverWorse": (lambda: NeverWorse(GD(5.0), every=2), BOWLS),
     "Equipped": (lambda: Equipped(GD(0.1), Smoothed(PowerLaws([1, 5], [0.5, 0.1]))), PICTURES),
     "Conditioned": (
         lambda: Conditioned(GD(ConditionalLaws([1], [0.5], exponents={"unit": -1.0}))),
@@ -221,6 +232,7 @@ OPERATORS = {
     "blur": lambda: Blur(random(3, 5)),
     "beam": lambda: ParallelBeam(6, torch.tensor([0.3, 1.1]), detectors=9, reach=1.2),
     "matrix": lambda: Matrix(random(2, 5, 36), (1, 6, 6)),
+    "sparse matrix": lambda: SparseMatrix(random(5, 36).round().to_sparse(), (1, 6, 6)),
     "sampling": lambda: Sampling(random(6, 6) > 0.5),
     "Fourier": lambda: Fourier(radial_mask(6, 2), real=True),
     "Haar": lambda: Haar(1),

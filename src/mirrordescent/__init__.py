@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mirrordescent.automatic import auto
     from mirrordescent.domains import Box, DomainError, NonNegative, Simplex
     from mirrordescent.methods import (
+        ADMM,
         AMD,
         ASMD,
         FISTA,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     )
     from mirrordescent.problems import (
         L1,
+        QP,
         SVM,
         TV,
         Composite,
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
         TVInpainting,
     )
     from mirrordescent.references import certify
-    from mirrordescent.restore import choose_weight
+    from mirrordescent.restore import choose_weight, deblur, denoise, inpaint, upsample
     from mirrordescent.solving import (
         Solution,
         Status,
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "ADMM",
     "AMD",
     "ASMD",
     "FISTA",
@@ -96,6 +99,7 @@ __all__ = [
     "LPD",
     "MD",
     "PDHG",
+    "QP",
     "SGD",
     "SMD",
     "SVM",
@@ -129,9 +133,12 @@ __all__ = [
     "choose_weight",
     "conditioning",
     "data",
+    "deblur",
+    "denoise",
     "domains",
     "gap",
     "gradient_norm",
+    "inpaint",
     "layer",
     "learn",
     "methods",
@@ -148,6 +155,7 @@ __all__ = [
     "schedules",
     "solve",
     "theory",
+    "upsample",
     "wall_clock",
     "zoo",
 ]
@@ -176,6 +184,7 @@ __getattr__, __dir__ = lazy_attributes(
         "automatic": ("auto",),
         "domains": ("Box", "DomainError", "NonNegative", "Simplex"),
         "methods": (
+            "ADMM",
             "AMD",
             "ASMD",
             "FISTA",
@@ -199,6 +208,7 @@ __getattr__, __dir__ = lazy_attributes(
         ),
         "problems": (
             "L1",
+            "QP",
             "SVM",
             "TV",
             "Composite",
@@ -213,7 +223,7 @@ __getattr__, __dir__ = lazy_attributes(
             "TVInpainting",
         ),
         "references": ("certify",),
-        "restore": ("choose_weight",),
+        "restore": ("choose_weight", "deblur", "denoise", "inpaint", "upsample"),
         "solving": (
             "Solution",
             "Status",

@@ -538,6 +538,30 @@ def test_a_wrong_gradient_is_named():
         check_family(Draw(kinked, kinked.start()))
 
 
+@pytest.mark.parametrize("units", [1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_the_check_of_a_gradient_does_not_depend_on_units(units, start):
+    """An error of a tenth is found, and right gradients are accepted, in all units of the data."""
+    centre = units * torch.randn(2, 3, generator=torch.Generator().manual_seed(0)).double()
+    x0 = start * units * torch.ones(2, 3).double()
+    steepness = torch.tensor([1.0, 2.0, 5.0]).double()
+
+    class Steeper(md.Quadratic):
+        def grad(self, x):
+            return 1.1 * super().grad(x)
+
+    with pytest.raises(ValueError, match="grad\\(\\) is not the gradient of value\\(\\)"):
+        check_family(Draw(Steeper(steepness, centre), x0))
+    check_family(Draw(md.Quadratic(steepness, centre), x0))
+    images = units * torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(1)).double()
+    for problem in (
+        md.TVDenoising(images, 0.1 * units),
+        md.TVDenoising(images, 0.1 * units, huber=0.01 * units),
+        md.LeastSquares(torch.rand(2, 3, 4).double(), units * torch.ones(2, 3).double()),
+    ):
+        check_family(Draw(problem, problem.start()))
+
+
 def test_nan_in_what_is_drawn_is_named():
     problem = md.Function(lambda x: x.sum(-1) * torch.nan)
     with pytest.raises(ValueError, match="not finite at the start"):

@@ -17,6 +17,7 @@ from mirrordescent.methods.fista import ProximalNesterov
 from mirrordescent.problems import (
     L1,
     TV,
+    AreaMeans,
     Blur,
     Chain,
     Composite,
@@ -355,6 +356,7 @@ OPERATORS = {
         lambda: Linear(lambda x: x.flip(-1).cumsum(-1)[..., ::2], (1, 6, 6)),
         (1, 6, 6),
     ),
+    "area means": (lambda: AreaMeans(2), (3, 4, 6)),
     "beam": (lambda: ParallelBeam(8, 5, 11), (1, 8, 8)),
 }
 
@@ -390,7 +392,7 @@ def test_operators_can_be_differentiated(operator):
     assert torch.allclose(found, A.A_adjoint(weight), atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["sampling", "Fourier", "real Fourier"])
+@pytest.mark.parametrize("name", ["sampling", "Fourier", "real Fourier", "area means"])
 def test_resolvents_solve_their_equation(name):
     make, shape = OPERATORS[name]
     A = make()

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -313,6 +314,9 @@ def test_denoising_is_certified_and_verified():
     certificate = md.certify(problem, tolerance=1e-8)
     assert certificate.proven
     assert not certificate.conditional_on
+    assert certificate.verify(problem).confirmed
+    raised = replace(certificate, lower=certificate.value + 1e-6)
+    assert not raised.verify(problem).confirmed
 
 
 def test_a_problem_that_may_not_be_convex_claims_nothing():

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
-from mirrordescent.problems import Blur, Linear, Problem, Term, gaussian_kernel
+from mirrordescent.problems import Blur, Linear, Problem, Term, gaussian_kernel, statements
 from mirrordescent.problems.origin import defined_in_library
+from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
     ContradictoryBound,
     StatementRefuted,
@@ -125,6 +126,69 @@ def test_there_are_at_most_twenty_evaluations(monkeypatch):
         )
     require_statements(Bowl())
     assert len(counted) <= 20
+
+
+@pytest.mark.parametrize("units", [1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("domain", [WholeSpace(), PositiveOrthant()], ids=describe)
+def test_statements_are_tested_in_the_units_of_the_data(units, domain):
+    """Mistakes are found, and true statements survive, at a start of 0 too."""
+
+    def bowl(**mistakes):
+        problem = Bowl(domain=domain, dtype=DOUBLE, **mistakes)
+        problem.c.mul_(units)
+        if isinstance(domain, PositiveOrthant):
+            problem.start = lambda batch=None: units * torch.ones(2, 4, dtype=DOUBLE)
+        return problem
+
+    require_statements(bowl())
+    with pytest.raises(StatementRefuted, match="not the gradient"):
+        require_statements(bowl(factor=0.5, mu=0.0))
+    with pytest.raises(StatementRefuted, match="strong convexity"):
+        require_statements(bowl(mu=1.1))
+
+
+@pytest.mark.parametrize("units", [1e-9, 1e-3, 1.0, 1e9])
+def test_samples_have_the_size_of_the_start(units):
+    start = units * torch.rand(3, 7, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    for domain in (WholeSpace(), PositiveOrthant()):
+        plain = sample_points(domain, start / units)
+        for point, expected in zip(sample_points(domain, start), plain, strict=True):
+            torch.testing.assert_close(point / units, expected, rtol=1e-9, atol=1e-12)
+    zero = torch.zeros_like(start)
+    points = sample_points(WholeSpace(), zero, length=units)
+    assert float(points[0].std()) == pytest.approx(units, rel=0.5)
+
+
+def test_the_natural_length_has_the_units_of_x():
+    """The minimiser of a parabola, from 0, is as far away as its gradient says."""
+    for units in (1e-9, 1.0, 1e9):
+        problem = Bowl(domain=WholeSpace(), dtype=DOUBLE)
+        problem.c.mul_(units)
+        zero = torch.zeros(2, 4, dtype=DOUBLE)
+        length = problem.c.square().sum(-1).sqrt().max() / 2
+        assert natural_length(problem, zero) == pytest.approx(float(length))
+        assert natural_length(problem, problem.c) == 1
+        kinks = Kinks(domain=WholeSpace(), smooth=None, dtype=DOUBLE)
+        kinks.c.mul_(units)
+        expected = float(kinks.value(zero).max()) / 2 / 2  # ‖sign‖ = 2 = √4
+        assert natural_length(kinks, zero) == pytest.approx(expected)
+        kinks.c.zero_()
+        assert natural_length(kinks, zero) == 1
+    assert natural_length(Bowl(), torch.zeros(2, 4)) == 1  # the set has a size
+
+
+@pytest.mark.parametrize("domain", [WholeSpace(), Box(-1.0, 1.0)], ids=describe)
+@pytest.mark.parametrize("smooth", [1.0, None])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_there_are_at_most_twenty_evaluations_from_zero(domain, smooth, dtype, monkeypatch):
+    counted = []
+    for name in ("value", "grad"):
+        plain = getattr(Bowl, name)
+        monkeypatch.setattr(
+            Bowl, name, lambda self, x, plain=plain: counted.append(1) or plain(self, x)
+        )
+    require_statements(Bowl(domain=domain, smooth=smooth, dtype=dtype))
+    assert 10 < len(counted) <= 20
 
 
 @pytest.mark.parametrize("domain", DOMAINS, ids=describe)
@@ -339,3 +403,61 @@ def test_terms_of_users_are_tested():
     assert premises(problem) == ("conjugate() and dual_gauge() of Squares belong to its value()",)
     with pytest.raises(StatementRefuted, match=r"conjugate\(\) of Wrong is too small"):
         require_statements(md.Composite(smooth, [Wrong(1.0)]))
+
+
+# Tests of statements are kept by source.
+
+
+def defined(factor):
+    """Return a new class, as if its source had been edited and run again."""
+    namespace = {"Bowl": Bowl, "__name__": "my_problems"}
+    body = f"    def grad(self, x):\n        return {factor} * (x - self.c)\n"
+    exec(f"class Mine(Bowl):\n{body}", namespace)
+    return namespace["Mine"]
+
+
+def count_tests(monkeypatch):
+    tests = []
+    plain = statements.require_statements
+
+    def counted(problem, x0=None):
+        tests.append(type(problem))
+        return plain(problem, x0)
+
+    monkeypatch.setattr(statements, "require_statements", counted)
+    monkeypatch.setattr(statements, "_TESTED", set())
+    return tests
+
+
+def test_a_class_is_tested_once_and_an_edited_one_again(monkeypatch):
+    tests = count_tests(monkeypatch)
+    start = torch.zeros(2, 4)
+    for _ in range(2):
+        statements.require_statements_once(defined("1.0")(), start)  # the same code
+    assert len(tests) == 1
+    with pytest.raises(StatementRefuted, match="not the gradient"):
+        statements.require_statements_once(defined("0.5")(), start)
+    with pytest.raises(StatementRefuted, match="not the gradient"):  # not kept
+        statements.require_statements_once(defined("0.5")(), start)
+    assert len(tests) == 3
+    statements.require_statements_once(defined("1.0")(), start)
+    assert len(tests) == 3
+
+
+def test_a_method_that_is_replaced_is_tested(monkeypatch):
+    tests = count_tests(monkeypatch)
+    cls = defined("1.0")
+    statements.require_statements_once(cls(), torch.zeros(2, 4))
+    cls.grad = lambda self, x: 0.5 * (x - self.c)
+    with pytest.raises(StatementRefuted):
+        statements.require_statements_once(cls(), torch.zeros(2, 4))
+    assert len(tests) == 2
+
+
+def test_code_of_unknown_content_is_tested_every_time(monkeypatch):
+    tests = count_tests(monkeypatch)
+    cls = defined("1.0")
+    cls.secret = object()
+    for _ in range(2):
+        statements.require_statements_once(cls(), torch.zeros(2, 4))
+    assert len(tests) == 2

@@ -282,7 +282,7 @@ def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monke
 
     def stopped(rule, bound, best, start):
         look = SimpleNamespace(
-            x=double([bound]), best_value=double(best), start_value=double(start)
+            k=20, x=double([bound]), best_value=double(best), start_value=double(start)
         )
         return rule(look).item()
 

@@ -13,6 +13,7 @@ from mirrordescent.restore import plan_restoration
 from mirrordescent.restore.jobs import SHOWN, Jobs, RestorationSettings
 from mirrordescent.restore.masks import Masks
 from mirrordescent.restore.outcome import LARGEST_SIDE, Failure, Outcome
+from mirrordescent.restore.request import Request
 
 
 def write(path, height, width, seed=0):
@@ -23,7 +24,8 @@ def write(path, height, width, seed=0):
 
 
 def run(tmp_path, **options):
-    settings = RestorationSettings("denoise", tmp_path / "out", weight=0.1, **options)
+    request = Request("denoise", weight=0.1)
+    settings = RestorationSettings(request, tmp_path / "out", **options)
     return list(
         Jobs(settings, [tmp_path / "in"]).run(
             plan_restoration("denoise", iterations=2), progress=False
@@ -80,7 +82,7 @@ def test_a_photograph_alone_that_cannot_be_read_is_a_mistake(tmp_path):
 def test_names_that_differ_in_case_are_one_file_on_windows_and_macos(tmp_path, monkeypatch):
     write(tmp_path / "in" / "A.png", 8, 9)
     write(tmp_path / "other" / "a.png", 8, 9)
-    settings = RestorationSettings("denoise", tmp_path / "out")
+    settings = RestorationSettings(Request("denoise"), tmp_path / "out")
     images = [tmp_path / "in" / "A.png", tmp_path / "other" / "a.png"]
     Jobs(settings, images)
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -94,10 +96,13 @@ def test_an_output_folder_inside_a_folder_of_masks_is_no_mask(tmp_path):
     (tmp_path / "masks" / "out").mkdir()
     write(tmp_path / "masks" / "out" / "a.png", 8, 9)  # the result of an earlier run
     masks = Masks(tmp_path / "masks")
-    settings = RestorationSettings("inpaint", tmp_path / "masks" / "out", masks=masks)
+    settings = RestorationSettings(Request("inpaint"), tmp_path / "masks" / "out", masks=masks)
     Jobs(settings, [tmp_path / "in"])
     with pytest.raises(ValueError, match="would be overwritten"):
-        Jobs(RestorationSettings("inpaint", tmp_path / "masks", masks=masks), [tmp_path / "in"])
+        Jobs(
+            RestorationSettings(Request("inpaint"), tmp_path / "masks", masks=masks),
+            [tmp_path / "in"],
+        )
 
 
 def test_a_missed_tolerance_is_explained():
@@ -117,7 +122,7 @@ def test_a_missed_tolerance_is_explained():
 
 def test_a_file_that_is_given_twice_is_restored_once(tmp_path):
     write(tmp_path / "in" / "a.png", 8, 9)
-    settings = RestorationSettings("denoise", tmp_path / "out")
+    settings = RestorationSettings(Request("denoise"), tmp_path / "out")
     jobs = Jobs(settings, [tmp_path / "in", tmp_path / "in" / "a.png", tmp_path / "in"])
     assert [source.path for source in jobs.sources] == [tmp_path / "in" / "a.png"]
 
@@ -125,6 +130,6 @@ def test_a_file_that_is_given_twice_is_restored_once(tmp_path):
 def test_a_folder_with_the_name_of_a_result_is_refused(tmp_path):
     write(tmp_path / "in" / "a.png", 8, 9)
     (tmp_path / "out" / "a.png").mkdir(parents=True)
-    settings = RestorationSettings("denoise", tmp_path / "out")
+    settings = RestorationSettings(Request("denoise"), tmp_path / "out")
     with pytest.raises(ValueError, match=r"a.png, which is a folder: choose another folder"):
         Jobs(settings, [tmp_path / "in"])

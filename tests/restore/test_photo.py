@@ -107,7 +107,7 @@ def test_a_photograph_taken_sideways_stands_upright_and_stays_so(tmp_path):
 def test_it_is_known_whether_colours_were_halved(tmp_path):
     for subsampling, halved in ((0, False), (2, True)):
         Image.fromarray(numbers(16, 16, 3)).save(tmp_path / "c.jpg", subsampling=subsampling)
-        assert read_photo(tmp_path / "c.jpg").halved == halved
+        assert read_photo(tmp_path / "c.jpg").compression.halved == halved
 
 
 def test_values_are_clipped_and_rounded(tmp_path):

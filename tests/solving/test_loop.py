@@ -238,8 +238,11 @@ def test_stop_rules():
 
 
 def test_gap_needs_a_bound():
-    with pytest.raises(ValueError, match="GD gives none"):
-        solve(bowl(1.0), GD(0.1), ONES[:1], iterations=5, stop=gap(0.1))
+    unknown = Function(lambda x: x.square().sum(-1))
+    with pytest.raises(ValueError, match="neither GD nor Function gives one"):
+        solve(unknown, GD(0.1), ONES[:1], iterations=5, stop=gap(0.1))
+    found = solve(bowl(1.0), GD(0.1), ONES[:1], iterations=500, stop=gap(0.1))
+    assert found.statuses == [Status.CONVERGED], "the problem proves its minimum"
     for rule in (gap, gradient_norm, relative_change, wall_clock):
         with pytest.raises(ValueError, match="must be > 0"):
             rule(0.0)

@@ -9,7 +9,7 @@ import torch
 
 from mirrordescent import AMD, ASMD, MD, SMD, Quadratic
 from mirrordescent.diagnosis.diagnosis_page import markdown
-from mirrordescent.domains import Box, Simplex, WholeSpace
+from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.mirrors import (
     Conjugate,
     DenseICNN,
@@ -347,8 +347,17 @@ def test_lemma_1_is_judged_by_the_smallest_slack():
 
 def test_nearby_points_have_distances_of_the_size_of_the_start():
     generator = torch.Generator().manual_seed(0)
-    for size, distance in ((10.0, 10.0), (0.1, 1.0)):
+    for size, distance in ((1e9, 1e9), (10.0, 10.0), (0.1, 0.1), (1e-9, 1e-9), (0.0, 3e-7)):
         x0 = torch.full((1, 4000), size, dtype=torch.float64)
-        start, near = sample_nearby_points(x0, WholeSpace(), generator, 1)
+        start, near = sample_nearby_points(x0, WholeSpace(), generator, 1, length=3e-7)
         assert torch.equal(start, x0)
         assert float((near - x0).std()) == pytest.approx(distance, rel=0.05)
+
+
+@pytest.mark.parametrize("units", [1e-9, 1e-3, 1.0, 1e9])
+def test_nearby_points_of_a_cone_are_pulled_inside_by_their_own_size(units):
+    x0 = units * torch.tensor([[1.0, 2.0, 0.5]], dtype=torch.float64)
+    points = sample_nearby_points(x0, PositiveOrthant(), torch.Generator().manual_seed(0), 5)
+    plain = sample_nearby_points(x0 / units, PositiveOrthant(), torch.Generator().manual_seed(0), 5)
+    for point, expected in zip(points, plain, strict=True):
+        torch.testing.assert_close(point / units, expected, rtol=1e-12, atol=1e-12)

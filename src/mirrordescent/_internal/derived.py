@@ -29,12 +29,16 @@ class Derived(Generic[T]):
 
     def __call__(self, owner: object, *tensors: Tensor | None) -> T:
         """Return the result for the tensors of an owner."""
-        for tensor in tensors:
-            if tensor is not None and (tensor.requires_grad or tensor.is_inference()):
-                return self.compute(*tensors)
         kept = self._kept.get(owner)
         if kept is not None and _unchanged(kept[0], tensors):
             return kept[1]
+        return self.computed_again(owner, *tensors)
+
+    def computed_again(self, owner: object, *tensors: Tensor | None) -> T:
+        """Compute the result for the tensors of an owner anew, and keep it."""
+        for tensor in tensors:
+            if tensor is not None and (tensor.requires_grad or tensor.is_inference()):
+                return self.compute(*tensors)
         with torch.inference_mode(False):
             result = self.compute(*tensors)
         versions = [(t, 0 if t is None else t._version) for t in tensors]
@@ -46,6 +50,8 @@ def _unchanged(
     versions: list[tuple[Tensor | None, int]], tensors: tuple[Tensor | None, ...]
 ) -> bool:
     for (tensor, version), current in zip(versions, tensors, strict=True):
-        if current is not tensor or (current is not None and current._version != version):
+        if current is not tensor:
+            return False
+        if current is not None and (current.requires_grad or current._version != version):
             return False
     return True

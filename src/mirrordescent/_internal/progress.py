@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
@@ -19,6 +19,9 @@ INTERVAL = 10.0
 """Seconds between lines of text."""
 
 _LABELS: ContextVar[dict[str, str] | None] = ContextVar("labels", default=None)
+_LISTENER: ContextVar[Callable[[str, int, int], object] | None] = ContextVar(
+    "listener", default=None
+)
 
 
 @contextmanager
@@ -37,6 +40,21 @@ def bar_labels(**labels: str) -> Iterator[None]:
         _LABELS.reset(token)
 
 
+@contextmanager
+def progress_listener(listen: Callable[[str, int, int], object]) -> Iterator[None]:
+    """Call a function whenever a bar of this context moves, whether it is shown or not.
+
+    Args:
+        listen: Function of the label, the number of finished steps and their total. It may raise an
+            exception to stop the work.
+    """
+    token = _LISTENER.set(listen)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
 class ProgressBar:
     """A progress bar on standard error.
 
@@ -52,6 +70,7 @@ class ProgressBar:
 
     def __init__(self, label: str, total: int, show: bool | None, estimate: bool = True) -> None:
         self.label = (_LABELS.get() or {}).get(label, label)
+        self.kind = label
         self.total = total
         self.show = show
         self.estimate = estimate
@@ -65,6 +84,9 @@ class ProgressBar:
             done: Number of finished steps.
             description: State of the work, in a few words.
         """
+        listen = _LISTENER.get()
+        if listen is not None:
+            listen(self.kind, done, self.total)
         if self._display is None and self._is_due():
             self._display = self._open()
         if self._display is not None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from torch import Tensor
 
+from mirrordescent.automatic.programs import POLISH, program_method
 from mirrordescent.conditioning import ConditionalLaws
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.execution.tv_images import pixels_of
@@ -44,6 +45,7 @@ from mirrordescent.mirrors.dense import DenseQuadratic, LowRankQuadratic
 from mirrordescent.mirrors.weighted import Weighted, WeightedSimplexEntropy
 from mirrordescent.oracles import Oracle, Rounded, Smoothed
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.programs import QP
 from mirrordescent.schedules import PowerLaws
 
 PLAIN = "schedules"
@@ -51,8 +53,8 @@ KNOTS = 6  # knots of a learned spectrum, from the whole image to single pixels
 LARGEST_MATRIX = 512  # number of entries of x up to which a full matrix is tried
 SMALLEST_SPREAD = 1e-3  # features with a smaller standard deviation are ignored
 
-Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal"]
-DUAL: tuple[Form, ...] = ("primal-dual", "proximal")
+Form: TypeAlias = Literal["accelerated", "momentum", "steps", "primal-dual", "proximal", "admm"]
+DUAL: tuple[Form, ...] = ("primal-dual", "proximal", "admm", "active sets")
 Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 
@@ -67,6 +69,8 @@ class Candidate:
         steps         MD:    one map per step and nothing else; the fastest steps
         primal-dual   Condat and Vũ's method with momentum, for non-smooth f
         proximal      PDHG with momentum, if the rest of f has a prox
+        admm          ADMM on a program, with a penalty for every inequality
+        active sets   the same, with predictions of the active set
 
     With a linear map, "momentum" is the heavy-ball method with a momentum and a step size for every
     iteration. On quadratics it contains Chebyshev's method, which is optimal. The form to use is
@@ -93,6 +97,12 @@ class Candidate:
 def candidates(draw: Draw) -> list[Candidate]:
     """Return the candidates for some problems; those that learn only schedules come first."""
     domain = draw.problem.domain
+    if isinstance(draw.problem, QP):
+        name = "a penalty for every constraint"
+        return [
+            Candidate(name, Euclidean, form="admm"),
+            Candidate(f"{name}, active sets", Euclidean, form="active sets"),
+        ]
     plain = Candidate(PLAIN, lambda: Euclidean(domain))
     of_schedules = [
         plain,
@@ -210,6 +220,12 @@ def method_for(
     if features:
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
     method: Method[Any]
+    if form in ("admm", "active sets"):
+        polish = POLISH if form == "active sets" else 0
+        relaxation = partial(law, bound=2.0)
+        return program_method(
+            problem, step, lambda value: relaxation([value] * len(counts)), polish
+        )
     if form in DUAL:
         method = _primal_dual_method(mirror, step, form, law, len(counts))
     else:

@@ -6,6 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from mirrordescent.automatic.attempts import in_brief, tolerant
+from mirrordescent.automatic.programs import program_solvers
 from mirrordescent.domains import DomainError, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
 from mirrordescent.methods import (
@@ -24,6 +28,7 @@ from mirrordescent.methods.fista import FISTA, FISTAState, ProximalNesterov
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.mirrors import NegativeEntropy, OrthantEntropy, SimplexEntropy
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.programs import QP
 from mirrordescent.racing import (
     Contestant,
     Race,
@@ -32,6 +37,7 @@ from mirrordescent.racing import (
     iterations_needed,
 )
 from mirrordescent.solving import solve
+from mirrordescent.trees import dot, norm, per_sample, tree_map
 
 SMOOTH_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # multiples of the typical step size
 # For a non-smooth f, backtracking returns steps that are too short.
@@ -40,10 +46,30 @@ RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of primal and dual ste
 
 
 def typical_step(draw: Draw, iterations: int = 30) -> float:
-    """Return a step size for a class of problems: the median after backtracking by FISTA."""
-    state = solve(draw.problem, FISTA(), draw.x0, iterations=iterations, progress=False).state
+    """Return a step size for a class of problems: the median after backtracking by FISTA.
+
+    If f raises an error on the way, return the step size ‖d‖²/⟨d, ∇f(x₀ + d) − ∇f(x₀)⟩ along a
+    short step d against the gradient.
+    """
+    try:
+        state = solve(draw.problem, FISTA(), draw.x0, iterations=iterations, progress=False).state
+    except Exception:
+        return _secant_step(draw)
     assert isinstance(state, FISTAState)
     return float(state.t.median())
+
+
+def _secant_step(draw: Draw) -> float:
+    """Return the median of the inverse curvatures of f along its gradient at the start."""
+    problem = draw.problem
+    gradient = problem.grad(draw.x0)
+    length = 1e-3 * norm(draw.x0).clamp(min=1e-3) / norm(gradient).clamp(min=1e-30)
+    moved = tree_map(lambda x, g: x - per_sample(length, g) * g, draw.x0, gradient)
+    moved = problem.domain.project(moved)
+    way = tree_map(torch.sub, moved, draw.x0)
+    change = tree_map(torch.sub, problem.grad(moved), gradient)
+    steps = dot(way, way) / dot(way, change).clamp(min=1e-30)
+    return float(steps[steps.isfinite()].median())
 
 
 def classical_solvers(problem: Problem, step: float) -> list[TunableSolver]:
@@ -53,6 +79,8 @@ def classical_solvers(problem: Problem, step: float) -> list[TunableSolver]:
         problem: A problem of the class.
         step: Step size around which step sizes are tuned.
     """
+    if isinstance(problem, QP):
+        return program_solvers(problem)
     domain = problem.domain
     non_smooth = problem.smoothness() == math.inf
     factors = NON_SMOOTH_FACTORS if non_smooth else SMOOTH_FACTORS
@@ -118,10 +146,13 @@ def race_classical_solvers(
     contestants = []
     for solver in classical_solvers(race.problem, step):
         try:
-            setting = solver.tune(iterations_needed(race))
+            setting = solver.tune(tolerant(iterations_needed(race), say))
             result = race.run(solver.make(setting))
         except DomainError as error:
             say(f"{solver.name} cannot start: {error}")
+            continue
+        except Exception as error:
+            say(f"{solver.name} is disqualified: {in_brief(error)}")
             continue
         name = solver.label(setting)
         say(f"{name}: {result}")

@@ -6,6 +6,7 @@ import torch
 
 from mirrordescent.learn.families import Draw
 from mirrordescent.problems.base import in_double
+from mirrordescent.problems.sizes import entry_sizes, natural_length
 from mirrordescent.trees import Tree, dot, is_finite, norm, tree_map
 
 
@@ -23,8 +24,9 @@ def check_family(draw: Draw) -> None:
     _require_finite(draw)
     problem, start = in_double(draw.problem, draw.x0)
     domain = problem.domain
-    x = domain.project(tree_map(lambda leaf: leaf + 0.01 * _wave(leaf).flip(-1), start))
-    ahead = domain.project(tree_map(lambda leaf: leaf + _wave(leaf), x))
+    sizes = entry_sizes(start, natural_length(problem, start))
+    x = domain.project(tree_map(lambda a, size: a + 0.01 * size * _wave(a).flip(-1), start, sizes))
+    ahead = domain.project(tree_map(lambda a, size: a + size * _wave(a), x, sizes))
     direction = tree_map(torch.sub, ahead, x)
     gradient = problem.grad(x)
     rounding = torch.finfo(dot(gradient, gradient).dtype).eps
@@ -40,10 +42,12 @@ def check_family(draw: Draw) -> None:
     low = torch.minimum(left, right)
     high = torch.maximum(left, right)
     slope = dot(gradient, direction)
+    # f is computed from numbers of the size of f and of ⟨∇f(x), x⟩.
+    size = middle.abs() + norm(gradient) * (norm(x) + norm(direction))
     tolerance = (
         1e-6 * norm(gradient) * norm(direction)
         + 1e-3 * (right.abs() + left.abs())
-        + max(1e-9, 8 * rounding) * (1 + middle.abs()) / h
+        + 32 * rounding * size / h
     )
     wrong = (slope < low - tolerance) | (slope > high + tolerance)
     if bool(wrong.any()):
@@ -73,7 +77,6 @@ def _require_finite(draw: Draw) -> None:
 
 
 def _wave(leaf: torch.Tensor) -> torch.Tensor:
-    """Return a direction without symmetries, with the magnitude of the tensor."""
-    size = leaf.square().mean().sqrt().clamp(min=1e-3)
+    """Return a direction without symmetries, with entries of size 1."""
     angles = 1.0 + torch.arange(leaf.numel(), dtype=leaf.dtype, device=leaf.device)
-    return size * torch.sin(angles).view_as(leaf)
+    return torch.sin(angles).view_as(leaf)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mirrordescent.automatic.candidates import PLAIN
+from mirrordescent.automatic.guarantees import in_words as share_in_words
+from mirrordescent.automatic.outside import OutsideResult
 from mirrordescent.methods import Method
 from mirrordescent.problems.statements import in_words
-from mirrordescent.racing import Contestant, GapCurve
+from mirrordescent.racing import Contestant, GapCurve, Speedup
 
 CLEARLY = 1.1  # a learned method is recommended if it is faster by this factor
 ESTIMATED = " Minima are estimates: nothing could be proven for these problems."
@@ -36,6 +38,11 @@ class AutoResult:
             minima are estimates.
         file: File of the solver, for ``zoo.load``.
         seconds: Duration of the search.
+        speedup: Factor by which the learned method is faster than the best classical solver on
+            unseen problems, with its interval, measured in turn.
+        busy: Whether other processes disturbed the final measurement.
+        estimated: Number of problems whose minima are estimates.
+        outside: Comparison with solvers of other packages.
         curves: Relative gaps of the best methods on unseen problems.
     """
 
@@ -50,6 +57,10 @@ class AutoResult:
     conditional_on: list[str] | None
     file: Path
     seconds: float
+    speedup: Speedup | None = None
+    busy: bool = False
+    estimated: int = 0
+    outside: OutsideResult | None = None
     curves: dict[str, GapCurve] = field(default_factory=dict)
 
     @property
@@ -81,6 +92,7 @@ def verdict(
     ours: Contestant | None,
     chosen: bool,
     conditions: Sequence[str] | None = (),
+    measured: Speedup | None = None,
 ) -> str:
     """Return the recommendation in words.
 
@@ -90,6 +102,8 @@ def verdict(
         ours: The best learned method.
         chosen: Whether the learned method is recommended.
         conditions: Statements that the proofs of the minima rest on; None for estimates.
+        measured: Ratio of the times on unseen problems, measured in turn. By default the ratio of
+            the times of both races, without an interval.
     """
     assert best.unseen is not None
     note = proof_note(conditions)
@@ -103,12 +117,17 @@ def verdict(
         rival = f"{best.name} {best.unseen.solved}"
         return f"Do not learn: {ours.name} solves {solved}, and {rival}.{note}"
     ratio = best.unseen.seconds / ours.unseen.seconds
+    interval = ""
+    if measured is not None:
+        ratio = measured.median
+        interval = f" ({measured.low:.2g} to {measured.high:.2g})"
     if chosen:
         failed = ours.unseen.count - ours.unseen.solved
         rest = f", and fails on {failed}, which fall back to {best.name}" if failed else ""
         return (
-            f"Use this: {ratio:.1f} times faster than {best.name}, the best classical solver, "
-            f"to {accuracy:g} on {solved}{rest}.{note}"
+            f"Use this: {ratio:.1f} times faster{interval} than {best.name}, the best classical "
+            f"solver, to {accuracy:g} on {solved}{rest}. "
+            f"{share_in_words(ours.unseen.solved, ours.unseen.count)}{note}"
         )
     if ratio >= CLEARLY:
         return (
@@ -122,14 +141,38 @@ def verdict(
     )
 
 
+def with_rivals(words: str, outside: OutsideResult, accuracy: float) -> str:
+    """Return the recommendation with the fastest of all solvers.
+
+    If a solver of another package is clearly the fastest for the batch, it is the recommendation.
+
+    Args:
+        words: Recommendation among the solvers of the search.
+        outside: Comparison with solvers of other packages.
+        accuracy: Relative gap to reach.
+    """
+    entries = outside.batch.get(accuracy, [])
+    own = [each for each in entries if not each.outside]
+    if entries and entries[0].outside and own:
+        ratio = own[0].seconds / entries[0].seconds
+        if ratio >= CLEARLY:
+            words = (
+                f"Use {entries[0].name}: {ratio:.1f} times faster than {own[0].name}, the best "
+                f"solver of this search, for {outside.count} problems to {accuracy:g}. "
+                f"Among the solvers of this search: {words}"
+            )
+    return f"{words} {outside.words}".strip()
+
+
 def attribution(
     contestants: Sequence[Contestant], best: Contestant, ours: Contestant | None
 ) -> dict[str, float]:
-    """Return the factor by which each part makes the learned method faster, in the rehearsal.
+    """Return the factor by which each part makes the learned method faster.
 
     The parts are the schedules alone, the map and the safeguard. The product of the factors is the
-    speed-up over the best classical solver. A safeguard costs some time, so its factor is usually
-    below 1; it is infinite if the method fails without it.
+    speed-up over the best classical solver. All factors come from the runs of the verdict on unseen
+    problems if they were measured there, otherwise from the rehearsal. A safeguard costs some time,
+    so its factor is usually below 1; it is infinite if the method fails without it.
 
     Args:
         contestants: All methods that took part.
@@ -139,18 +182,28 @@ def attribution(
     plain = [each for each in contestants if each.kind.startswith(PLAIN)]
     if ours is None or not plain:
         return {}
-    schedules = min(map(_seconds_without_safeguard, plain))
-    bare = _seconds_without_safeguard(ours)
+    raced = [each for each in plain if each.unseen is not None]
+    on_unseen = best.unseen is not None and ours.unseen is not None and bool(raced)
+    first = _seconds(best, on_unseen)
+    schedules = min(_seconds_without_safeguard(each, on_unseen) for each in raced or plain)
+    bare = _seconds_without_safeguard(ours, on_unseen)
     if not math.isfinite(schedules):  # schedules alone were not timed
         return {}
     if not math.isfinite(bare):
-        return {"schedules": best.rehearsal.seconds / schedules, "safeguard": math.inf}
+        return {"schedules": first / schedules, "safeguard": math.inf}
     return {
-        "schedules": best.rehearsal.seconds / schedules,
+        "schedules": first / schedules,
         "map": schedules / bare,
-        "safeguard": bare / ours.rehearsal.seconds,
+        "safeguard": bare / _seconds(ours, on_unseen),
     }
 
 
-def _seconds_without_safeguard(contestant: Contestant) -> float:
-    return (contestant.bare or contestant.rehearsal).seconds
+def _seconds(contestant: Contestant, on_unseen: bool) -> float:
+    result = contestant.unseen if on_unseen else contestant.rehearsal
+    assert result is not None
+    return result.seconds
+
+
+def _seconds_without_safeguard(contestant: Contestant, on_unseen: bool) -> float:
+    bare = contestant.unseen_bare if on_unseen else contestant.bare
+    return _seconds(contestant, on_unseen) if bare is None else bare.seconds

@@ -18,8 +18,9 @@ def page(found: AutoResult) -> Page:
         Section(
             "Who took part",
             Table(COLUMNS, [_row(each) for each in found.contestants]),
-            f"Time for the whole batch to a relative gap of {found.accuracy:g}, the least of "
-            "several runs. Methods are chosen by the first columns. Unseen problems are used only "
+            f"Time for the whole batch to a relative gap of {found.accuracy:g}: the least of "
+            "several runs in the first column, and the median of runs in turn for unseen problems. "
+            f"{_load(found)}Methods are chosen by the first columns. Unseen problems are used only "
             "once, to compare the best classical with the best learned method.",
         )
     ]
@@ -28,6 +29,10 @@ def page(found: AutoResult) -> Page:
         rows = [(part, _factor(factor)) for part, factor in shares.items()]
         table = Table(("part", "times faster"), rows)
         sections.append(Section("Where the gain comes from", table, _gain_in_words(found.learned)))
+    if found.outside is not None:
+        columns = ("solver", "accuracy", "solved", "ms for the batch", "ms for one")
+        table = Table(columns, found.outside.rows())
+        sections.append(Section("Solvers of other packages", table, found.outside.words))
     sections.append(Section("Unseen problems", Panel(_curves(found), "relative gap")))
     return Page(f"A solver for {found.name}", found.words, sections, {"accuracy": found.accuracy})
 
@@ -43,6 +48,13 @@ def _row(contestant: Contestant) -> tuple[str, ...]:
         "–" if unseen is None else f"{unseen.solved} of {unseen.count}",
         "–" if unseen is None else f"{1e3 * unseen.seconds:.3g}",
     )
+
+
+def _load(found: AutoResult) -> str:
+    """Warn if other processes disturbed the measurement."""
+    if not found.busy:
+        return ""
+    return "Other processes were running, and times of unseen problems are CPU times. "
 
 
 def _factor(factor: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -16,21 +16,35 @@ from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent._internal.progress import ProgressBar
-from mirrordescent.automatic.candidates import DUAL, Candidate
+from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
+from mirrordescent.automatic.candidates import DUAL, PLAIN, Candidate
 from mirrordescent.automatic.classical import classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.automatic.outcome import CLEARLY, AutoResult, verdict
+from mirrordescent.automatic.outcome import CLEARLY, AutoResult, verdict, with_rivals
+from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals
 from mirrordescent.automatic.page import page
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
 from mirrordescent.automatic.training import CandidateTraining, Ledger
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
+from mirrordescent.learn.bounds import Bounds, bounds_within
 from mirrordescent.learn.distributed import broadcast_result, join
-from mirrordescent.learn.families import lower_bounds, merge_conditions
-from mirrordescent.methods import Method, Safeguarded
+from mirrordescent.learn.families import merge_conditions
+from mirrordescent.methods import Method, NeverWorse, Safeguarded
 from mirrordescent.methods.switch import Switch
 from mirrordescent.problems.fingerprint import fingerprint
-from mirrordescent.racing import Contestant, Race, RaceResult, TunableSolver, iterations_needed
+from mirrordescent.racing import (
+    Contestant,
+    Race,
+    RaceResult,
+    Speedup,
+    Timing,
+    TunableSolver,
+    clock_for,
+    iterations_needed,
+    speedup,
+    time_in_turn,
+)
 from mirrordescent.trees import leaves
 
 T = TypeVar("T")
@@ -41,6 +55,10 @@ TUNING = 0.1
 VERDICT = 0.15
 ITERATIONS = 2000  # budget of every method
 SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
+BUSY_NOTE = (
+    " Other processes were running, so that times were compared in CPU time: measure again on a "
+    "quiet machine."
+)
 TIMEOUT = timedelta(days=2)  # longest time that a process waits for another
 
 
@@ -55,13 +73,21 @@ class _SplitFamily(ProblemFamily):
         count: Number of problems to choose by.
         tolerance: Relative gap of the lower bounds.
         seed: Seed of the problems.
+        seconds: Time limit for the lower bounds.
     """
 
     def __init__(
-        self, family: ProblemFamily, size: int, count: int, tolerance: float, seed: int
+        self,
+        family: ProblemFamily,
+        size: int,
+        count: int,
+        tolerance: float,
+        seed: int,
+        seconds: float = math.inf,
     ) -> None:
-        self.pool = Pooled(family, size, tolerance, seed)
-        self.rehearsal = Pooled(family, count, tolerance, seed + 1)
+        share = seconds * size / (size + count)
+        self.pool = Pooled(family, size, tolerance, seed, seconds=share)
+        self.rehearsal = Pooled(family, count, tolerance, seed + 1, seconds=seconds - share)
 
     def draw(self, seeds: Tensor) -> Draw:
         return self.pool.draw(seeds)
@@ -74,17 +100,28 @@ class _SplitFamily(ProblemFamily):
         """The statements that the lower bounds rest on; None if some bounds are estimates."""
         return merge_conditions(self.pool.conditional_on, self.rehearsal.conditional_on)
 
-    def share_bounds(self, process: tuple[int, int]) -> None:
-        """Compute the lower bounds in the first process and send them to the others."""
-        for pool in (self.pool, self.rehearsal):
-            lower, pool.conditional_on = broadcast_result(partial(_bounds_of_pool, pool), *process)
-            if process[0] > 0:
-                like = next(leaves(pool.family.draw(pool.seeds[:1]).x0))
-                pool.lower = torch.tensor(lower).to(like)
+    @property
+    def estimated(self) -> int:
+        """Number of lower bounds that are estimates."""
+        return self.pool.estimated + self.rehearsal.estimated
+
+    def share_bounds(self, process: tuple[int, int], ledger: Ledger) -> None:
+        """Compute the lower bounds in the first process and send them to the others.
+
+        They depend on time, so that a resumed search reads them from the ledger.
+        """
+        for name, pool in (("pool", self.pool), ("rehearsal", self.rehearsal)):
+            stored = broadcast_result(
+                partial(ledger.once, f"bounds of the {name}", partial(_bounds_of_pool, pool)),
+                *process,
+            )
+            lower, pool.conditional_on, pool.estimated = stored
+            like = next(leaves(pool.family.draw(pool.seeds[:1]).x0))
+            pool.lower = torch.tensor(lower, dtype=torch.float64).to(like)
 
 
-def _bounds_of_pool(pool: Pooled) -> tuple[list[float], list[str] | None]:
-    return pool.lower.tolist(), pool.conditional_on
+def _bounds_of_pool(pool: Pooled) -> tuple[list[float], list[str] | None, int]:
+    return pool.lower.tolist(), pool.conditional_on, pool.estimated
 
 
 def auto(
@@ -93,12 +130,13 @@ def auto(
     name: str = "my-problem",
     accuracy: float = 1e-2,
     minutes: float = 10.0,
-    out: str | Path = "out/auto",
+    out: str | Path = "out/zoo",
     batch: int = 32,
     seed: int = 0,
     resume: bool = True,
     say: Callable[[str], object] | None = None,
     progress: bool | None = None,
+    rivals: Sequence[Any] | None = (),
 ) -> AutoResult:
     """Find the fastest solver for a class of problems, and measure how much learning helps.
 
@@ -120,13 +158,17 @@ def auto(
         name: Name of the file and the page.
         accuracy: Relative gap (f − f*)/(f(x₀) − f*) to reach.
         minutes: Approximate duration. At least two fifths of it are used for learning.
-        out: Output folder. An interrupted search in it is resumed.
+        out: Output folder, by default the one in which ``mirrordescent solve`` looks for solvers.
+            An interrupted search in it is resumed.
         batch: Number of problems that are solved at once.
         seed: Seed of the problems.
         resume: Whether to resume an interrupted search.
         say: Function that is called with messages.
         progress: Whether to show a progress bar; by default on a terminal. If True, and there is no
             terminal, lines of text are printed instead.
+        rivals: Further solvers to compare with, functions of a problem and its starts that return
+            points, or instances of :class:`~mirrordescent.rivals.Rival`. Solvers of other packages
+            that are installed and fit the problems are always compared, unless this is None.
     """
     if not 0 < accuracy < 1 or not minutes > 0:
         raise ValueError(
@@ -147,6 +189,7 @@ def auto(
             say,
             TimePlan(60 * minutes, bar),
             process,
+            rivals,
         )
         return search.run()
 
@@ -167,8 +210,10 @@ class _Search:
         say: Callable[[str], object] | None,
         plan: TimePlan,
         process: tuple[int, int],
+        rivals: Sequence[Any] | None,
     ) -> None:
         self.family = family
+        self.rivals = rivals
         self.name = name
         self.accuracy = accuracy
         self.tolerance = min(1e-3, accuracy / 100)  # of lower bounds
@@ -193,11 +238,20 @@ class _Search:
         self.say("drawing and certifying problems")
         with self.plan.stage("drawing and certifying problems", DRAWING * self.seconds):
             self.split = _SplitFamily(
-                self.family, 4 * self.batch, self.batch, self.tolerance, self.seed
+                self.family,
+                4 * self.batch,
+                self.batch,
+                self.tolerance,
+                self.seed,
+                DRAWING * self.seconds,
             )
-            self.split.share_bounds(self.process)
+            self._open_ledger()
+            self.split.share_bounds(self.process, self.ledger)
+        if self.split.estimated:
+            self.say(
+                f"the minima of {self.split.estimated} of {5 * self.batch} problems are estimates"
+            )
         self.race = Race(self.split.validation(self.batch), self.accuracy, ITERATIONS)
-        self._open_ledger()
         with self.plan.stage("classical solvers", TUNING * self.seconds):
             classical = self._race_classical()
         best = min(classical, key=lambda each: each.rehearsal.seconds)
@@ -218,7 +272,7 @@ class _Search:
         file = f"choices-{rank}.json" if rank else "choices.json"
         self.ledger = Ledger(self.runs / file, self.resume)
         request = [
-            fingerprint(self.race.problem, "auto"),
+            fingerprint(self.split.rehearsal.unbounded().problem, "auto"),
             self.accuracy,
             self.seconds,
             self.batch,
@@ -240,7 +294,7 @@ class _Search:
 
     def _result(self, race: Race, method: Method[Any]) -> RaceResult:
         """Race a method in the first process, while the others wait and leave the machine idle."""
-        iterations, seconds = self._agree(lambda: race.run(method).as_numbers())
+        iterations, seconds = self._agree(lambda: attempt(race, method, self.say).as_numbers())
         return RaceResult(torch.tensor(iterations), seconds)
 
     # Classical solvers
@@ -265,9 +319,14 @@ class _Search:
         """Return the tuned setting of a solver, or None if it cannot start at these points."""
         try:
             solver.make(solver.settings[0]).init(self.race.x0, self.race.problem)
-            return self.ledger.once(solver.name, lambda: solver.tune(iterations_needed(race)))
+            return self.ledger.once(
+                solver.name, lambda: solver.tune(tolerant(iterations_needed(race), self.say))
+            )
         except DomainError as error:
             self.say(f"{solver.name} cannot start: {error}")
+            return None
+        except Exception as error:
+            self.say(f"{solver.name} is disqualified: {in_brief(error)}")
             return None
 
     # Learning
@@ -303,11 +362,16 @@ class _Search:
         contestant = Contestant(
             f"learned, {candidate.name}", method, candidate.name, bare, bare=bare
         )
+        wrappers: list[type[Safeguarded] | type[NeverWorse]] = [NeverWorse]
         if candidate.form not in DUAL:
-            guarded = Safeguarded(method)
+            wrappers.insert(0, Safeguarded)
+        for wrapper in wrappers:
+            guarded = wrapper(method)
             result = self._result(self.race, guarded)
-            if result.solved > bare.solved or result.seconds <= SAFEGUARD_COST * bare.seconds:
+            cheap = result.seconds <= SAFEGUARD_COST * bare.seconds
+            if wrapper is NeverWorse or result.solved > bare.solved or cheap:
                 contestant = replace(contestant, method=guarded, rehearsal=result)
+                break
         self.say(f"{contestant.name}: {contestant.rehearsal}")
         return contestant
 
@@ -319,19 +383,25 @@ class _Search:
         """Compare the best learned method with the best classical one on unseen problems."""
         able = [each for each in learned if each.rehearsal.solved >= best.rehearsal.solved]
         ours = min(able, key=lambda each: each.rehearsal.seconds, default=None)
-        race, conditions = self._race_on_unseen_problems()
+        race, bounds = self._race_on_unseen_problems()
+        measured = self._measure(race, best, ours, learned)
         curves = {}
         for each in (best, ours):
-            if each is not None:
-                each.unseen = self._result(race, each.method)
+            if each is not None and each.unseen is not None:
                 curves[each.name] = race.curve(each.method, max(10, 2 * each.unseen.most))
         method = best.method
-        chosen = ours is not None and _clearly_faster(ours, best)
+        chosen = ours is not None and _clearly_faster(ours, best, measured)
         if ours is not None and chosen:
-            after = 2 * max(1, ours.rehearsal.most)
+            after = _next_check(2 * max(1, ours.rehearsal.most))
             method = Switch(ours.method, after, best.method, certified=False, dual_start=False)
-        conditions = merge_conditions(conditions, self.split.conditional_on)
-        words = verdict(self.accuracy, best, ours, chosen, conditions)
+        conditions = merge_conditions(bounds.conditions, self.split.conditional_on)
+        words = verdict(self.accuracy, best, ours, chosen, conditions, measured)
+        busy = any(each.timing is not None and each.timing.busy for each in (best, *learned))
+        if busy:
+            words += BUSY_NOTE
+        outside = self._compare_with_rivals(race, best, ours)
+        if outside is not None:
+            words = with_rivals(words, outside, self.accuracy)
         result = AutoResult(
             self.name,
             method,
@@ -344,24 +414,80 @@ class _Search:
             conditions,
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
+            measured,
+            busy,
+            self.split.estimated + bounds.estimated,
+            outside,
             curves,
         )
         self._agree(lambda: self._write(result))
         self.say(words)
         return result
 
-    def _race_on_unseen_problems(self) -> tuple[Race, list[str] | None]:
-        """Return the race on the family's held-out problems, and what its bounds rest on."""
-        unseen = self.family.validation(2 * self.batch)
-        conditions: list[str] | None = []
-        if unseen.lower is None:
-            lower, conditions = self._agree(partial(self._bounds, unseen))
-            unseen = replace(unseen, lower=torch.tensor(lower).to(next(leaves(unseen.x0))))
-        return replace(self.race, draw=unseen), conditions
+    def _measure(
+        self, race: Race, best: Contestant, ours: Contestant | None, learned: list[Contestant]
+    ) -> Speedup | None:
+        """Race the methods of the verdict on unseen problems, and time them in turn.
 
-    def _bounds(self, draw: Draw) -> tuple[list[float], list[str] | None]:
-        lower, conditions = lower_bounds(draw, self.tolerance)
-        return lower.tolist(), conditions
+        These are the best classical solver, the best learned method, the best one that learns only
+        schedules, and both without safeguards: so all factors come from the same rounds.
+        """
+        able = [each for each in learned if each.kind.startswith(PLAIN)]
+        plain = min(able, key=lambda each: each.rehearsal.seconds, default=None)
+        methods: dict[str, tuple[Contestant, Method[Any], bool]] = {}
+        for each in (best, ours, plain):
+            if each is None:
+                continue
+            methods[each.name] = (each, each.method, False)
+            if isinstance(each.method, Safeguarded | NeverWorse):
+                methods[f"{each.name}, bare"] = (each, each.method.method, True)
+        counted = {name: self._result(race, method) for name, (_, method, _) in methods.items()}
+        timings = self._agree(
+            lambda: _times_in_turn(race, methods, counted, VERDICT / 2 * self.seconds)
+        )
+        measured = {name: Timing(*each) for name, each in timings.items()}
+        clock = clock_for(measured, next(leaves(race.x0)).is_cuda)
+        for name, (each, _, bare) in methods.items():
+            result = counted[name]
+            if name in measured:
+                result = replace(result, seconds=measured[name].median(clock))
+            if bare:
+                each.unseen_bare = result
+            else:
+                each.unseen = result
+                each.timing = measured.get(name)
+        if ours is None or not {best.name, ours.name} <= measured.keys():
+            return None
+        return speedup(measured[best.name], measured[ours.name], clock)
+
+    def _compare_with_rivals(
+        self, race: Race, best: Contestant, ours: Contestant | None
+    ) -> OutsideResult | None:
+        """Compare with solvers of other packages, in the first process only."""
+        if self.rivals is None or self.process != (0, 1):
+            return None
+        drawn = self.family.validation(1)
+        alone = replace(race, draw=replace(drawn, lower=race.lower[:1]))
+        contestants = [best] if ours is None else [best, ours]
+        seconds = VERDICT / 3 * self.seconds
+        return compare_with_rivals(race, alone, contestants, self.rivals, seconds, self.say)
+
+    def _race_on_unseen_problems(self) -> tuple[Race, Bounds]:
+        """Return the race on the family's held-out problems, and their bounds."""
+        unseen = self.family.validation(2 * self.batch)
+        if unseen.lower is not None:
+            return replace(self.race, draw=unseen), Bounds(unseen.lower, [])
+        lower, conditions, estimated = self._agree_once(
+            "bounds of the unseen problems", partial(self._bounds, unseen)
+        )
+        like = next(leaves(unseen.x0))
+        bounds = Bounds(torch.tensor(lower, dtype=torch.float64).to(like), conditions, estimated)
+        return replace(self.race, draw=replace(unseen, lower=bounds.lower)), bounds
+
+    def _bounds(self, draw: Draw) -> tuple[list[float], list[str] | None, int]:
+        seconds = VERDICT / 3 * self.seconds
+        bounds = bounds_within(draw.problem, draw.x0, self.tolerance, seconds)
+        return bounds.lower.tolist(), bounds.conditions, bounds.estimated
 
     def _write(self, result: AutoResult) -> None:
         """Write the solver and the page."""
@@ -372,19 +498,53 @@ class _Search:
             family=f"{family.__module__}:{family.__qualname__}",
             held_out=_held_out(result),
             parameters=sum(p.numel() for p in result.method.parameters()),
-            use={"accuracy": self.accuracy},
+            use={"accuracy": self.accuracy, "iterations": _iterations_to_use(result)},
         )
         self.out.mkdir(parents=True, exist_ok=True)
         zoo.save(result.method, result.file, card)
         page(result).write(self.out / f"{self.name}.html")
 
 
-def _clearly_faster(ours: Contestant, best: Contestant) -> bool:
-    """Return whether a method is clearly faster, in the rehearsal and on unseen problems."""
+def _clearly_faster(ours: Contestant, best: Contestant, measured: Speedup | None) -> bool:
+    """Return whether a method is clearly faster, in the rehearsal and on unseen problems.
+
+    On unseen problems even the lower end of the interval must be above 1.
+    """
     assert ours.unseen is not None
     assert best.unseen is not None
     in_rehearsal = ours.rehearsal.beats(best.rehearsal, CLEARLY)
-    return in_rehearsal and ours.unseen.beats(best.unseen, CLEARLY)
+    on_unseen = ours.unseen.beats(best.unseen, CLEARLY)
+    certain = measured is None or (measured.median >= CLEARLY and measured.low > 1)
+    return in_rehearsal and on_unseen and certain
+
+
+def _next_check(steps: int, every: int = 10) -> int:
+    """Return the next multiple of the number of steps between the checks of a safeguard."""
+    return -(-steps // every) * every
+
+
+def _times_in_turn(
+    race: Race,
+    methods: dict[str, tuple[Contestant, Method[Any], bool]],
+    counted: dict[str, RaceResult],
+    seconds: float,
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the wall and CPU times of the methods that solve enough problems."""
+    runs: dict[str, Callable[[], object]] = {}
+    for name, (_, method, _) in methods.items():
+        if math.isfinite(counted[name].seconds):
+            runs[name] = partial(race.take_steps, method, max(1, counted[name].most))
+    with torch.no_grad():
+        timings = time_in_turn(runs, seconds=seconds)
+    return {name: (each.wall, each.cpu) for name, each in timings.items()}
+
+
+def _iterations_to_use(result: AutoResult) -> int:
+    """Return twice the iterations of the slowest unseen problem, as a budget for new ones."""
+    chosen = result.learned if result.recommended else result.classical
+    if chosen is None or chosen.unseen is None or chosen.unseen.most < 1:
+        return ITERATIONS
+    return 2 * chosen.unseen.most
 
 
 def _held_out(result: AutoResult) -> dict[str, dict[str, Any]]:

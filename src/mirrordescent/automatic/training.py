@@ -15,6 +15,7 @@ import torch
 from torch import distributed
 
 from mirrordescent._internal.files import Damaged, sealed, unsealed, whole
+from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
 from mirrordescent.automatic.candidates import (
     DUAL,
     Candidate,
@@ -182,7 +183,7 @@ class CandidateTraining:
 
         def fastest_first() -> list[str]:
             ranks = {
-                each: (self.race.run(method).seconds, scores[each])
+                each: (attempt(self.race, method, self.say).seconds, scores[each])
                 for each, method in methods.items()
             }
             return [each.name for each in sorted(methods, key=ranks.__getitem__)]
@@ -215,11 +216,23 @@ class CandidateTraining:
         for each, owner in owners.items():
             if owner == rank:
                 with single_process(), self.plan.stage(each.name, seconds):
-                    scores[each] = train(each, min(world, len(methods)) * seconds)
+                    scores[each] = self._tolerate(each, train, min(world, len(methods)) * seconds)
         for each, owner in owners.items():
             broadcast_module(methods[each], owner, world)
             scores[each] = _broadcast(scores[each], owner, world)
         return scores
+
+    def _tolerate(
+        self, candidate: Candidate, train: Callable[[Candidate, float], float], seconds: float
+    ) -> float:
+        """Train a candidate; an error in code of the user gives it the worst score."""
+        try:
+            return train(candidate, seconds)
+        except (Damaged, OSError):
+            raise  # files of the search
+        except Exception as error:
+            self.say(f"{candidate.name} is disqualified: {in_brief(error)}")
+            return torch.inf
 
     def _train_longest(self, candidate: Candidate, method: Method[Any], seconds: float) -> float:
         """Train by gradients, then by evolution if there are few parameters."""
@@ -250,11 +263,12 @@ class CandidateTraining:
             steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
         short = replace(self.race, iterations=self.horizon)
 
-        def score(step: float) -> float:
-            gaps = short.curve(make(step)).gaps[-1]
+        def score(method: Method[Any]) -> float:
+            gaps = short.curve(method).gaps[-1]
             return float(gaps.clamp(min=1e-9, max=1e9).log().mean())
 
-        return best_setting(steps, score)
+        cost = tolerant(score, self.say)
+        return best_setting(steps, lambda step: cost(make(step)))
 
     def _train(
         self,

@@ -11,7 +11,17 @@ from typing import get_args
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import comparing, data, demo, diagnosing, learning, priors, solve, zoo
+from mirrordescent.cli import (
+    app,
+    comparing,
+    data,
+    demo,
+    diagnosing,
+    learning,
+    priors,
+    solve,
+    zoo,
+)
 from mirrordescent.cli.errors import report
 from mirrordescent.cli.output import EscapedStderr, Switch, say, visible
 from mirrordescent.cli.plugins import Command, load_plugins
@@ -25,6 +35,7 @@ def version() -> None:
 COMMANDS: dict[str, Command] = {
     "demo": demo.demo,
     "solve": solve.app,
+    "app": app.app,
     "learn": learning.learn,
     "learn-prior": priors.learn_prior,
     "compare": comparing.compare,

@@ -13,23 +13,60 @@ from tyro.extras import SubcommandApp
 from mirrordescent.cli.output import AsJSON, Switch, join_argument_lines
 
 if TYPE_CHECKING:
+    from mirrordescent.restore.degradation import Degradation
     from mirrordescent.restore.jobs import RestorationSettings
     from mirrordescent.restore.outcome import Failure, Outcome
     from mirrordescent.restore.planning import RestorationPlan, Task
 
+MOST_LISTED = 20  # files that are left out
+
 app = SubcommandApp()
-app.__doc__ = "Restore photographs (denoise, inpaint), or solve problems of your own."
+app.__doc__ = (
+    "Restore photographs (denoise, inpaint, deblur, upsample), or solve problems of your own."
+)
 
 
 @dataclass(frozen=True)
-class SolverOptions:
-    """Options of denoising and inpainting.
+class ObjectiveOptions:
+    """What is assumed about the photographs and their noise.
 
     Args:
         images: Photographs, or folders of photographs, in any format that Pillow reads.
-        weight: Weight λ of the total variation. A larger weight gives a smoother photograph. With
-            auto, the noise of each photograph is estimated and determines its weight. To set it by
-            hand: 0.011, 0.027, 0.086, 0.2 or 0.48 for noise of 1, 2, 5, 10 or 20 %.
+        prior: What photographs look like: tv for total variation, photo for the learned prior of
+            the package, or the file of a learned prior. With auto, the better one at the noise
+            level is used.
+        noise: Standard deviation of the noise in units of full brightness, such as 0.05 for 5 %.
+            With auto, it is estimated for each photograph.
+        strength: Factor of the noise that is removed: less than 1 keeps more detail, more than 1
+            gives a smoother photograph.
+        weight: Weight λ of the total variation, in place of noise and strength. With auto, it
+            follows from the noise of each photograph. To set it by hand: 0.011, 0.027, 0.086, 0.2
+            or 0.48 for noise of 1, 2, 5, 10 or 20 %.
+        iterations: Maximal number of iterations. The default depends on the method: 20 with a
+            mirror map, 200 without one, and about 1000 if a gap is to be proven.
+        tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
+            primal-dual method finishes the run. The default is 1e-3 for denoise and inpaint; if
+            --method, --mirror or --iterations is given, nothing has to be proven by default.
+        fused: Whether to use C kernels, which make steps several times faster on a CPU. By default
+            they are used if this installation has them. With --fused yes it is an error if they are
+            missing.
+    """
+
+    images: Positional[tuple[Path, ...]]
+    prior: str = "auto"
+    noise: float | Literal["auto"] = "auto"
+    strength: float = 1.0
+    weight: float | Literal["auto"] = "auto"
+    iterations: int | None = None
+    tolerance: float | None = None
+    fused: Switch = "auto"
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """The form of the total variation and the method, for denoising and inpainting.
+
+    Args:
         isotropic: Whether to measure the variation of a pixel as the length of its gradient, which
             treats edges of all directions equally, or as the sum over both directions. The default
             is yes, or no if --method or --mirror is given.
@@ -39,25 +76,29 @@ class SolverOptions:
             dual-fista. By default the learned method image-tv-isotropic starts and a primal-dual
             method finishes.
         mirror: Zoo entry or .safetensors file with the mirror map, for methods that have one.
-        iterations: Maximal number of iterations. The default depends on the method: 20 with a
-            mirror map, 200 without one, and about 1000 if a gap is to be proven.
-        tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
-            primal-dual method finishes the run. The default is 1e-3; if --method, --mirror or
-            --iterations is given, nothing has to be proven by default.
-        fused: Whether to use C kernels, which make steps several times faster on a CPU. By default
-            they are used if this installation has them. With --fused it is an error if they are
-            missing.
     """
 
-    images: Positional[tuple[Path, ...]]
-    weight: float | Literal["auto"] = "auto"
     isotropic: Switch = "auto"
     coupled: Switch = "auto"
     method: str | None = None
     mirror: str | None = None
-    iterations: int | None = None
-    tolerance: float | None = None
-    fused: Switch = "auto"
+
+
+@dataclass(frozen=True)
+class BlurOptions:
+    """The blur that is undone: give exactly one of these.
+
+    Args:
+        kernel: Image of the kernel: the picture of a point of light, white on black. It is scaled
+            to sum 1.
+        gaussian: Standard deviation of a Gaussian blur in pixels, such as 1.6.
+        motion: Length in pixels and angle in degrees of a motion blur, such as 9,30. At 0 degrees
+            the motion is horizontal; at 90 it is vertical.
+    """
+
+    kernel: Path | None = None
+    gaussian: float | None = None
+    motion: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,27 +148,33 @@ class MaskOptions:
 
 @app.command
 def denoise(
-    options: Annotated[SolverOptions, tyro.conf.arg(name="")],
+    options: Annotated[ObjectiveOptions, tyro.conf.arg(name="")],
+    how: Annotated[MethodOptions, tyro.conf.arg(name="")],
     writing: Annotated[OutputOptions, tyro.conf.arg(name="")],
 ) -> int:
-    """Remove noise from photographs by total variation.
+    """Remove noise from photographs.
 
     For example:
 
         mirrordescent solve denoise noisy.jpg
+        mirrordescent solve denoise noisy.jpg --noise 0.05 --strength 0.8
         mirrordescent solve denoise holidays/ --out restored --resume
         mirrordescent solve denoise noisy.png --truth clean.png --method lamd --iterations 40
     """
-    return _restore("denoise", options, writing, None)
+    return _restore("denoise", options, writing, how)
 
 
 @app.command
 def inpaint(
-    options: Annotated[SolverOptions, tyro.conf.arg(name="")],
+    options: Annotated[ObjectiveOptions, tyro.conf.arg(name="")],
+    how: Annotated[MethodOptions, tyro.conf.arg(name="")],
     damage: Annotated[MaskOptions, tyro.conf.arg(name="")],
     writing: Annotated[OutputOptions, tyro.conf.arg(name="")],
 ) -> int:
-    """Fill in missing pixels of photographs and remove their noise, by total variation.
+    """Fill in missing pixels of photographs and remove their noise.
+
+    Small holes are filled so that they are hardly seen. Deep ones are filled smoothly: nothing is
+    invented.
 
     For example:
 
@@ -137,7 +184,48 @@ def inpaint(
         mirrordescent solve inpaint photo.jpg --missing 0.3  (a trial: removes pixels first)
         mirrordescent solve inpaint scans/ --mask masks/ --tolerance 1e-4
     """
-    return _restore("inpaint", options, writing, damage)
+    return _restore("inpaint", options, writing, how, damage)
+
+
+@app.command
+def deblur(
+    options: Annotated[ObjectiveOptions, tyro.conf.arg(name="")],
+    blur: Annotated[BlurOptions, tyro.conf.arg(name="")],
+    writing: Annotated[OutputOptions, tyro.conf.arg(name="")],
+) -> int:
+    """Undo a known blur of photographs.
+
+    For example:
+
+        mirrordescent solve deblur soft.jpg --gaussian 1.6
+        mirrordescent solve deblur shaken.jpg --motion 9,30
+        mirrordescent solve deblur stars.tif --kernel star.png --noise 0.01
+    """
+    return _restore("deblur", options, writing, degradation=_blur(blur))
+
+
+@app.command
+@join_argument_lines
+def upsample(
+    options: Annotated[ObjectiveOptions, tyro.conf.arg(name="")],
+    writing: Annotated[OutputOptions, tyro.conf.arg(name="")],
+    factor: int = 2,
+) -> int:
+    """Enlarge photographs.
+
+    For example:
+
+        mirrordescent solve upsample small.jpg
+        mirrordescent solve upsample icons/ --factor 4
+
+    Args:
+        factor: Ratio of the sides of the enlarged and the given photograph, from 2 to 8.
+    """
+    from mirrordescent.restore.degradation import Degradation
+
+    if factor < 2:
+        raise ValueError(f"--factor must be at least 2, got {factor}")
+    return _restore("upsample", options, writing, degradation=Degradation(factor=factor))
 
 
 @app.command
@@ -194,7 +282,12 @@ def problems(
 
 
 def _restore(
-    task: Task, options: SolverOptions, writing: OutputOptions, damage: MaskOptions | None
+    task: Task,
+    options: ObjectiveOptions,
+    writing: OutputOptions,
+    how: MethodOptions | None = None,
+    damage: MaskOptions | None = None,
+    degradation: Degradation | None = None,
 ) -> int:
     """Restore photographs, write them with a page, and return the exit code."""
     from mirrordescent._internal.progress import bar_labels
@@ -203,8 +296,9 @@ def _restore(
     from mirrordescent.restore.outcome import Failure
     from mirrordescent.restore.page import page
 
-    settings = _settings(task, options, writing, damage)
-    plan = _plan(task, options)
+    how = how or MethodOptions()
+    settings = _settings(task, options, writing, how, damage, degradation)
+    plan = _plan(task, options, how)
     jobs = Jobs(settings, options.images, writing.resume, say)
     _require_writable(writing.out)
     outcomes: list[Outcome] = []
@@ -217,12 +311,13 @@ def _restore(
             outcomes.append(outcome)
             if not writing.json:
                 print(visible(outcome.line(writing.verbose)), flush=True)
-    path = page(settings, outcomes, failures, plan).write(writing.out / PAGE)
+    path = page(settings, outcomes, failures, plan, jobs.skipped).write(writing.out / PAGE)
     report = {
         "task": task,
         "page": path,
         "images": [outcome.record for outcome in outcomes],
         "failed": {failure.name: failure.reason for failure in failures},
+        "skipped": jobs.skipped,
     }
     show(report, [f"page: {path}"], writing.json)
     unreached = [
@@ -237,35 +332,54 @@ def _restore(
         say(f"mirrordescent: {len(failures)} of {total} photographs were not restored:")
     for failure in failures:
         say(f"  {failure.name}: {failure.reason}")
+    _list_skipped(jobs.skipped)
     return 1 if unreached or failures else 0
 
 
-def _plan(task: Task, options: SolverOptions) -> RestorationPlan:
+def _list_skipped(skipped: list[str]) -> None:
+    """Say which files of the folders were left out, because their formats are not read."""
+    from mirrordescent.cli.output import say
+
+    if not skipped:
+        return
+    count = "1 file was" if len(skipped) == 1 else f"{len(skipped)} files were"
+    say(f"mirrordescent: {count} left out, without the suffix of an image that can be read:")
+    for name in skipped[:MOST_LISTED]:
+        say(f"  {name}")
+    if len(skipped) > MOST_LISTED:
+        say(f"  and {len(skipped) - MOST_LISTED} more, which the page lists")
+
+
+def _plan(task: Task, options: ObjectiveOptions, how: MethodOptions) -> RestorationPlan:
     """Choose the methods and the stopping rule."""
     from mirrordescent.restore import plan_restoration
 
     return plan_restoration(
         task,
-        options.method,
-        options.mirror,
+        how.method,
+        how.mirror,
         options.iterations,
         options.tolerance,
-        _use_kernels(_decision(options.fused)),
-        isotropic=_variant(options)["isotropic"],
+        use_kernels(_decision(options.fused)),
+        isotropic=_variant(how)["isotropic"],
     )
 
 
 def _settings(
-    task: Task, options: SolverOptions, writing: OutputOptions, damage: MaskOptions | None
+    task: Task,
+    options: ObjectiveOptions,
+    writing: OutputOptions,
+    how: MethodOptions,
+    damage: MaskOptions | None,
+    degradation: Degradation | None,
 ) -> RestorationSettings:
     """Return the settings for the restoration of every photograph."""
-    from mirrordescent._internal.checks import require_positive
+    from mirrordescent.restore.deciding import TV, require_prior
+    from mirrordescent.restore.degradation import Degradation
     from mirrordescent.restore.jobs import RestorationSettings
     from mirrordescent.restore.masks import Masks
+    from mirrordescent.restore.request import Request
 
-    weight = None if options.weight == "auto" else options.weight
-    if weight is not None:
-        require_positive(weight=weight)
     masks = Masks()
     keep_known = None
     if damage is not None:
@@ -273,16 +387,58 @@ def _settings(
             damage.mask, damage.mask_white, damage.mask_colour, damage.missing, damage.seed
         )
         keep_known = _decision(damage.keep_known)
-    return RestorationSettings(
-        task, writing.out, weight, keep_known, masks, writing.truth, _variant(options)
+    prior = options.prior
+    if (how.method or how.mirror) and prior == "auto":
+        prior = TV
+    if (how.method or how.mirror) and prior != TV:
+        raise ValueError(f"--method and --mirror are for --prior tv, not for --prior {prior}")
+    require_prior(prior)
+    request = Request(
+        task,
+        prior,
+        None if options.noise == "auto" else options.noise,
+        options.strength,
+        None if options.weight == "auto" else options.weight,
+        keep_known,
+        degradation or Degradation(),
+        _variant(how),
     )
+    return RestorationSettings(request, writing.out, masks, writing.truth)
 
 
-def _variant(options: SolverOptions) -> dict[str, bool]:
+def _blur(options: BlurOptions) -> Degradation:
+    """Return the blur of a kernel file or of numbers."""
+    import math
+
+    from mirrordescent.problems import gaussian_kernel, motion_kernel
+    from mirrordescent.restore.degradation import Degradation, as_kernel
+    from mirrordescent.restore.photo import read_photo
+
+    given = [
+        each for each in (options.kernel, options.gaussian, options.motion) if each is not None
+    ]
+    if len(given) != 1:
+        raise ValueError("give exactly one of --kernel, --gaussian and --motion")
+    if options.kernel is not None:
+        return Degradation(as_kernel(read_photo(options.kernel).colour.mean(0)))
+    if options.gaussian is not None:
+        return Degradation(gaussian_kernel(options.gaussian))
+    assert options.motion is not None
+    try:
+        length, angle = map(float, options.motion.split(","))
+    except ValueError:
+        raise ValueError(
+            "--motion must be a length in pixels and an angle in degrees, such as 9,30, "
+            f"got {options.motion!r}"
+        ) from None
+    return Degradation(motion_kernel(length, math.radians(angle)))
+
+
+def _variant(how: MethodOptions) -> dict[str, bool]:
     """Return the form of the total variation: isotropic and coupled unless a method is named."""
-    default = options.method is None and options.mirror is None
+    default = how.method is None and how.mirror is None
     variant = {}
-    for name, switch in (("isotropic", options.isotropic), ("coupled", options.coupled)):
+    for name, switch in (("isotropic", how.isotropic), ("coupled", how.coupled)):
         decision = _decision(switch)
         variant[name] = default if decision is None else decision
     return variant
@@ -318,7 +474,7 @@ def _decision(switch: Switch) -> bool | None:
     return None if switch == "auto" else switch == "yes"
 
 
-def _use_kernels(requested: bool | None) -> bool | None:
+def use_kernels(requested: bool | None) -> bool | None:
     """Say why C kernels are missing if the choice is automatic, and continue without them."""
     from mirrordescent import kernels
     from mirrordescent.cli.output import say

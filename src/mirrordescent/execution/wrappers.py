@@ -10,6 +10,7 @@ from mirrordescent.methods.base import Method, Wrapped
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.conditioned import Conditioned
 from mirrordescent.methods.equipped import Equipped
+from mirrordescent.methods.never_worse import NeverWorse
 from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.switch import Switch
 from mirrordescent.oracles import Default, Oracle
@@ -67,6 +68,23 @@ def safeguarded_run(method: Safeguarded, problem: Problem, oracle: Oracle) -> Ru
                 state = method.step(problem, state, oracle)
                 steps -= 1
                 continue
+            count = min(steps, method.every - state.k % method.every)
+            state = method.check(problem, Wrapped(inner(state.inner, count), state.own))
+            steps -= count
+        return state
+
+    return run
+
+
+@runner(NeverWorse)
+def never_worse_run(method: NeverWorse, problem: Problem, oracle: Oracle) -> Run[Wrapped] | None:
+    """Return the inner method's run with checks in between."""
+    inner = fast_run(method.method, problem, oracle)
+    if inner is None:
+        return None
+
+    def run(state: Wrapped, steps: int) -> Wrapped:
+        while steps > 0:
             count = min(steps, method.every - state.k % method.every)
             state = method.check(problem, Wrapped(inner(state.inner, count), state.own))
             steps -= count

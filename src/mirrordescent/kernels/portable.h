@@ -11,11 +11,14 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-/* In front of a loop whose iterations are independent, and of one that is worth unrolling. */
+/* In front of a loop whose iterations are independent, of one that is worth unrolling, and of one with a long chain of
+   dependent operations, of which several are computed at once. */
 #ifdef __clang__
+#define INTERLEAVE(n) PORTABLE_PRAGMA(clang loop interleave_count(n))
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #define UNROLL(n) PORTABLE_PRAGMA(clang loop unroll_count(n))
 #else
+#define INTERLEAVE(n)
 #define INDEPENDENT _Pragma("GCC ivdep")
 #define UNROLL(n) PORTABLE_PRAGMA(GCC unroll n)
 #endif

@@ -53,6 +53,7 @@ static inline double NAME(squares)(int64_t n, const REAL *x) {
 
 /* y = sign(x)|fx|^e; return Σ y², or NaN if f is NaN. */
 static inline double NAME(raise)(int64_t n, const REAL *restrict x, REAL *restrict y, REAL f, REAL e) {
+    INTERLEAVE(2)
     for (int64_t j = 0; j < n; j++) {
         REAL a = x[j] < 0 ? -x[j] : x[j], raised = NAME(power)(f * a, e);
         y[j] = x[j] < 0 ? -raised : raised;

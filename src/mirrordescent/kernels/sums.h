@@ -25,6 +25,17 @@ static int64_t grown(int64_t height, int64_t width, const unsigned char *seen, u
 }
 #endif
 
+/* The sum of |b - a|. Rows are short, so few entries may remain after the last vector. */
+static REAL NAME(variation)(int64_t n, const REAL *a, const REAL *b) {
+    REAL lanes[16] = {0}, sum = 0;
+    int64_t j = 0;
+    for (; j + 16 <= n; j += 16)
+        for (int l = 0; l < 16; l++) lanes[l] += ABSOLUTE(b[j + l] - a[j + l]);
+    for (; j < n; j++) sum += ABSOLUTE(b[j] - a[j]);
+    for (int l = 0; l < 16; l++) sum += lanes[l];
+    return sum;
+}
+
 /* Arguments of image_sums. */
 typedef struct {
     int64_t samples, channels, height, width, masks;
@@ -42,7 +53,7 @@ static int NAME(sample_sums)(const void *work, int64_t sample) {
     all[0] = all[1] = all[2] = all[3] = 0;
     for (int64_t p = sample * w->channels; p < (sample + 1) * w->channels; p++) {
         const REAL *ys = w->y + p * plane, *xs = w->x + p * plane;
-            const REAL *ms = w->masks ? w->mask + p * w->masks / planes * plane : NULL;
+        const REAL *ms = w->masks ? w->mask + p * w->masks / planes * plane : NULL;
         for (int64_t j = 0; j < plane && !found; j++)
             if (!ms || ms[j] > 0) {
                 c = ys[j];
@@ -69,12 +80,10 @@ static int NAME(sample_sums)(const void *work, int64_t sample) {
                     second += d * d;
                 }
             }
-#pragma omp simd reduction(+ : rough)
-            for (int64_t j = from; j < below; j++) rough += ABSOLUTE(xs[j + width] - xs[j]);
+            rough += NAME(variation)(below - from, xs + from, xs + from + width);
             for (int64_t row = top; row < top + rows; row++) {
                 const REAL *xr = xs + row * width;
-#pragma omp simd reduction(+ : rough)
-                for (int64_t j = 0; j < width - 1; j++) rough += ABSOLUTE(xr[j + 1] - xr[j]);
+                rough += NAME(variation)(width - 1, xr, xr + 1);
             }
             all[0] += count;
             all[1] += first;

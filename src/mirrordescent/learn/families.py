@@ -6,16 +6,17 @@ resumes to the same numbers, and processes can share a batch.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, SupportsInt
 
 import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent.data.image_files import random_crops
 from mirrordescent.data.random_masks import SHAPES
+from mirrordescent.learn.bounds import bounds_within
 from mirrordescent.problems import (
     SVM,
     Blur,
@@ -25,8 +26,7 @@ from mirrordescent.problems import (
     gaussian_kernel,
     motion_kernel,
 )
-from mirrordescent.references.certificate import NotCertifiable, certify
-from mirrordescent.trees import Tree, batch_size, leaves, tree_map, where
+from mirrordescent.trees import Tree, leaves, tree_map, where
 
 SEEDS = 2**31
 """Seeds for training are drawn from [0, SEEDS). Torch's generator has 2³² different seeds."""
@@ -80,6 +80,8 @@ class Pooled(ProblemFamily):
         seed: Seed for the choice of the problems.
         reference: Function of a draw that returns bounds (batch,) instead of certified ones, for
             example from a long run if a proof takes too long.
+        seconds: Time limit for the bounds of the pool. Those that are not proven in time are
+            estimates; ``estimated`` is their number.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Pooled(ProblemFamily):
         tolerance: float = 1e-3,
         seed: int = 0,
         reference: Callable[[Draw], Tensor] | None = None,
+        seconds: float = math.inf,
     ) -> None:
         if size < 1:
             raise ValueError(f"the size of a pool must be at least 1, got {size}")
@@ -97,6 +100,8 @@ class Pooled(ProblemFamily):
         self.seeds = draw_seeds(size, torch.Generator().manual_seed(seed))
         self.tolerance = tolerance
         self.conditional_on: list[str] | None = []
+        self.seconds = seconds
+        self.estimated = 0
 
     @property
     def proven(self) -> bool:
@@ -113,6 +118,10 @@ class Pooled(ProblemFamily):
         drawn = self.family.draw(self.seeds[index])
         return Draw(drawn.problem, drawn.x0, self.lower[index])
 
+    def unbounded(self) -> Draw:
+        """Return all problems of the pool as the family draws them, without certified bounds."""
+        return self.family.draw(self.seeds)
+
     def validation(self, count: int) -> Draw:
         """Return the held-out problems of the family with lower bounds."""
         drawn = self.family.validation(count)
@@ -121,9 +130,10 @@ class Pooled(ProblemFamily):
     def _bounds(self, drawn: Draw) -> Tensor:
         if self.reference is not None:
             return self.reference(drawn).to(next(leaves(drawn.x0)))
-        lower, conditions = lower_bounds(drawn, self.tolerance)
-        self.conditional_on = merge_conditions(self.conditional_on, conditions)
-        return lower
+        bounds = bounds_within(drawn.problem, drawn.x0, self.tolerance, self.seconds)
+        self.conditional_on = merge_conditions(self.conditional_on, bounds.conditions)
+        self.estimated += bounds.estimated
+        return bounds.lower
 
 
 def merge_conditions(first: list[str] | None, second: list[str] | None) -> list[str] | None:
@@ -143,14 +153,8 @@ def lower_bounds(drawn: Draw, tolerance: float = 1e-3) -> tuple[Tensor, list[str
         drawn: Batch of problems.
         tolerance: Relative gap to which the bounds are certified.
     """
-    try:
-        certificate = certify(drawn.problem, tolerance)
-    except NotCertifiable:
-        certificate = certify(drawn.problem, tolerance, estimate=True, x0=drawn.x0)
-    lower = certificate.lower.to(next(leaves(drawn.x0)))
-    # If all starting points share one problem, they share its bound.
-    conditions = None if certificate.estimated else list(certificate.conditional_on)
-    return lower.expand(batch_size(drawn.x0)), conditions
+    bounds = bounds_within(drawn.problem, drawn.x0, tolerance)
+    return bounds.lower, bounds.conditions
 
 
 class OnDevice(ProblemFamily):
@@ -426,9 +430,13 @@ def draw_seeds(count: int, generator: Generator) -> Tensor:
     return torch.randint(SEEDS, (count,), generator=generator)
 
 
-def generators(seeds: Tensor) -> list[Generator]:
-    """Return a random generator for every seed."""
-    return [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
+def generators(seeds: Iterable[SupportsInt]) -> list[Generator]:
+    """Return a random generator for every seed of a tensor, an array or a range.
+
+    >>> len(generators(range(3)))
+    3
+    """
+    return [torch.Generator().manual_seed(int(seed)) for seed in seeds]
 
 
 def require_device(device: str | torch.device) -> torch.device:

@@ -5,6 +5,7 @@ from typing import Any
 from mirrordescent._internal.deprecation import renamed_attributes, warn_deprecated
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.adaptive import AdaptivePreconditioned
+from mirrordescent.methods.admm import ADMM
 from mirrordescent.methods.averaged import Averaged
 from mirrordescent.methods.base import (
     GradientMethod,
@@ -29,13 +30,17 @@ from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.naming import named as named, names as names
+from mirrordescent.methods.never_worse import NeverWorse
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
+from mirrordescent.methods.ridge_momentum import RidgeMomentum
 from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
 from mirrordescent.methods.switch import Switch, proven, restarting_switch as restarting_switch
+from mirrordescent.methods.tangent_bound import TangentBound
 
 __all__ = [
+    "ADMM",
     "AMD",
     "ASMD",
     "FISTA",
@@ -57,13 +62,16 @@ __all__ = [
     "GradientMethod",
     "Method",
     "Nesterov",
+    "NeverWorse",
     "Preconditioned",
     "PrimalDual",
     "ProjectedGradient",
+    "RidgeMomentum",
     "Safeguarded",
     "ScheduledPrimalDual",
     "StatefulWrapper",
     "Switch",
+    "TangentBound",
     "Wrapper",
     "proven",
 ]

@@ -102,6 +102,13 @@ class Method(Part, nn.Module, Generic[S]):
         """
         return None
 
+    def excluded(self, problem: Problem, state: S) -> tuple[Tensor, Tensor] | None:
+        """Return the samples without a feasible point, and those without a minimum, (batch,) bool.
+
+        None if the method cannot tell. It must have a certificate for these samples.
+        """
+        return None
+
     @property
     def certifies(self) -> bool:
         """Whether the method proves lower bounds on the optimal value."""
@@ -240,6 +247,9 @@ class Wrapper(Method[S]):
 
     def inside(self, state: S) -> Tensor | None:
         return self.active_method(state).inside(self.inner(state))
+
+    def excluded(self, problem: Problem, state: S) -> tuple[Tensor, Tensor] | None:
+        return self.active_method(state).excluded(problem, self.inner(state))
 
     def lower_bound(self, problem: Problem, state: S) -> Tensor | None:
         """Return the bound of the active method, which holds whatever the wrapper does."""

@@ -4,7 +4,6 @@ They solve  min_x F(x) + G(Kx) = min_x max_u F(x) + ⟨Kx, u⟩ − G*(u).
 """
 
 import math
-from numbers import Real
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -135,9 +134,7 @@ class PDHG(PrimalDual[PDHGState]):
     ratio: float | Schedule
     relaxation: float | Schedule
 
-    def __init__(
-        self, ratio: float | Schedule = 1.0, relaxation: float | ScheduleLike = 1.0
-    ) -> None:
+    def __init__(self, ratio: float | Schedule = 1.0, relaxation: ScheduleLike = 1.0) -> None:
         super().__init__()
         self.relaxation = as_relaxation(relaxation)
         if isinstance(ratio, Schedule):
@@ -246,7 +243,7 @@ class CondatVu(PDHG):
         self,
         ratio: float | Schedule = 1.0,
         mirror: MirrorMap | None = None,
-        relaxation: float | ScheduleLike = 1.0,
+        relaxation: ScheduleLike = 1.0,
     ) -> None:
         super().__init__(ratio, relaxation)
         if mirror is not None and not mirror.linear:
@@ -294,11 +291,11 @@ class CondatVu(PDHG):
         return descend(x, self.mirror.to_primal(slope), tau)
 
 
-def as_relaxation(relaxation: float | ScheduleLike) -> float | Schedule:
+def as_relaxation(relaxation: ScheduleLike) -> float | Schedule:
     """Return a schedule, or a number in (0, 2)."""
-    if not isinstance(relaxation, Real):
-        return as_schedule(cast(ScheduleLike, relaxation), "relaxation")
-    if not 0 < float(relaxation) < 2:
+    if not isinstance(relaxation, int | float):
+        return as_schedule(relaxation, "relaxation")
+    if not 0 < relaxation < 2:
         raise ValueError(
             f"relaxation must be a number in (0, 2), or a schedule; got {relaxation}. "
             "1 is no relaxation, and 1.8 is often fast"

@@ -2,6 +2,7 @@
 
 from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.problems.anchor import Anchor
+from mirrordescent.problems.area_means import AreaMeans
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import Composite
@@ -20,8 +21,10 @@ from mirrordescent.problems.operators import (
     gaussian_kernel,
     motion_kernel,
 )
+from mirrordescent.problems.outside_operators import ArrayOperator, SparseMatrix, as_operator
 from mirrordescent.problems.prior_problems import prior_denoising, prior_restoration
 from mirrordescent.problems.profiles import RidgeProfile
+from mirrordescent.problems.programs import QP
 from mirrordescent.problems.quadratics import LeastSquares, Quadratic
 from mirrordescent.problems.ridge_priors import RidgePrior, RidgeTable
 from mirrordescent.problems.terms import L1, Ridge, Term
@@ -32,9 +35,12 @@ from mirrordescent.problems.variation import TV, Roughness
 
 __all__ = [
     "L1",
+    "QP",
     "SVM",
     "TV",
     "Anchor",
+    "AreaMeans",
+    "ArrayOperator",
     "Blur",
     "Chain",
     "Composite",
@@ -60,10 +66,12 @@ __all__ = [
     "RidgeTable",
     "Roughness",
     "Sampling",
+    "SparseMatrix",
     "SquaredError",
     "TVDenoising",
     "TVInpainting",
     "Term",
+    "as_operator",
     "gaussian_kernel",
     "motion_kernel",
     "prior_denoising",

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_data
 from mirrordescent._internal.rounding import rounded_down, unit
 from mirrordescent.domains import Domain, WholeSpace
@@ -53,6 +54,7 @@ class Problem(Part, nn.Module):
             raise ValueError(
                 f"{type(self).__name__} needs at least one problem, got an empty batch"
             )
+        data = {name: as_tensor(tensor, name) for name, tensor in data.items()}
         require_data(**data)
         self.batch = batch
         self.sample_shape = sample_shape
@@ -384,8 +386,11 @@ def in_double(problem: Problem, x: Tree) -> tuple[Problem, Tree]:
     """Return a problem and points in double precision.
 
     If a function or operator holds single-precision data outside of buffers, the problem cannot be
-    converted. Then both are returned unchanged.
+    converted. Then both are returned unchanged, as they are if they are in double precision.
     """
+    floating = [leaf for leaf in (*problem.buffers(), *leaves(x)) if leaf.is_floating_point()]
+    if all(leaf.dtype == torch.float64 for leaf in floating) and not list(problem.parameters()):
+        return problem, x
     precise = copy.deepcopy(problem).double()
     points = tree_map(Tensor.double, x)
     try:

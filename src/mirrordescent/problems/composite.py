@@ -161,6 +161,11 @@ class Composite(Problem, SaddlePoint):
             return max(self._modulus(), 0.0)
         return (self.smooth.strong_convexity() or 0.0) + sum(term.convexity for term in self._terms)
 
+    @property
+    def linearised(self) -> bool:
+        """Whether bounds are proven by gradients of f, because a term has no dual point."""
+        return any(term.linearised for term in self._terms)
+
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
         """Return the minimisers of f₀, if there are no terms and no set."""
         alone = not self.parts and isinstance(self.domain, WholeSpace)
@@ -366,7 +371,7 @@ class Composite(Problem, SaddlePoint):
         If f₀ is not a Fit, or f is strongly convex and a term asks for its tangent, return the
         bound of :meth:`Problem.bound_at`, if f is smooth.
         """
-        if any(term.linearised for term in self._terms):
+        if self.linearised:
             mu = self.strong_convexity() if convexity is None else convexity
             if mu > 0 and not any(math.isinf(term.curvature) for term in self._terms):
                 return super().bound_at(x, mu)

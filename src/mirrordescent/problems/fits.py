@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_data, require_positive
 from mirrordescent._internal.deprecation import rename_hooks
 from mirrordescent._internal.rounding import positive_sum_error, sum_error, unit
@@ -14,6 +15,7 @@ from mirrordescent.domains import PositiveOrthant
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
+from mirrordescent.problems.outside_operators import as_operator
 from mirrordescent.problems.transforms import as_channels
 from mirrordescent.trees import fits, norm, per_sample, sum_per_sample
 
@@ -54,6 +56,8 @@ class Fit(Problem):
     def __init__(
         self, y: Tensor, operator: LinearOperator | None = None, mask: Tensor | None = None
     ) -> None:
+        y = as_tensor(y, "y")
+        operator = None if operator is None else as_operator(operator)
         if y.is_complex():
             y = as_channels(y.squeeze(1) if y.ndim == 4 else y)
         if y.ndim < 2 or 0 in y.shape[1:]:

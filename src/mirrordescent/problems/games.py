@@ -1,12 +1,12 @@
 """Matrix games on the simplex."""
 
-import torch
 from torch import Tensor
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.rounding import rounded_down, sum_error
 from mirrordescent.domains import Simplex
 from mirrordescent.problems.base import Problem
-from mirrordescent.problems.quadratics import matvec
+from mirrordescent.problems.quadratics import known_norm, matvec
 from mirrordescent.problems.saddle import SaddlePoint
 
 
@@ -29,6 +29,7 @@ class MatrixGame(Problem, SaddlePoint):
     A: Tensor
 
     def __init__(self, A: Tensor) -> None:
+        A = as_tensor(A, "A")
         if A.ndim not in (2, 3) or 0 in A.shape[-2:]:
             raise ValueError(
                 f"A must be (m, n) or (batch, m, n) and not empty, got {tuple(A.shape)}"
@@ -59,7 +60,7 @@ class MatrixGame(Problem, SaddlePoint):
     @property
     def K_norm(self) -> float:
         """‖A‖."""
-        return float(torch.linalg.matrix_norm(self.A, 2).max())
+        return known_norm(self, self.A)
 
     @property
     def ratio(self) -> float:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_data, require_not_negative, require_positive
 from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.parts import Config
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.interior_point import interior_point
-from mirrordescent.problems.quadratics import matvec, spectral_norm
+from mirrordescent.problems.quadratics import known_norm, matvec
 from mirrordescent.trees import norm
 
 
@@ -33,6 +34,8 @@ class _LinearModel(Problem):
     def __init__(
         self, features: Tensor, labels: Tensor, ridge: float, C: float, *, bias: bool
     ) -> None:
+        features = as_tensor(features, "features")
+        labels = as_tensor(labels, "labels").to(features.dtype)
         require_data(features=features, labels=labels)
         if features.ndim not in (2, 3) or 0 in features.shape[-2:]:
             raise ValueError(
@@ -122,7 +125,7 @@ class LogisticRegression(_LinearModel):
 
     def smoothness(self) -> float:
         """‖Φ‖²/(4n) + ρ."""
-        return spectral_norm(self.signed) ** 2 / (4 * self.terms) + float(self.ridge.max())
+        return known_norm(self, self.signed) ** 2 / (4 * self.terms) + float(self.ridge.max())
 
     @property
     def bounded_gradients(self) -> bool:

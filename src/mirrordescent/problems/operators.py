@@ -9,11 +9,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.eager import without_autocast
 from mirrordescent.parts import Part
 from mirrordescent.problems.origin import defined_in_library
-from mirrordescent.problems.quadratics import matvec, spectral_norm
+from mirrordescent.problems.quadratics import known_norm, matvec
 from mirrordescent.trees import dot, fits, norm, per_sample
 
 ADJOINT_TOLERANCE = 1e-5
@@ -189,6 +190,7 @@ class Matrix(Part, nn.Module):
 
     def __init__(self, matrix: Tensor, shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
+        matrix = as_tensor(matrix, "matrix")
         if matrix.ndim not in (2, 3):
             raise ValueError(f"matrix must be (m, n) or (batch, m, n), got {tuple(matrix.shape)}")
         self.shape = (matrix.shape[-1],) if shape is None else tuple(shape)
@@ -202,7 +204,7 @@ class Matrix(Part, nn.Module):
     @property
     def norm(self) -> float:
         """‖A‖; for several matrices, the largest."""
-        return spectral_norm(self.matrix)
+        return known_norm(self, self.matrix)
 
     def A(self, x: Tensor) -> Tensor:
         """Ax, (batch, m)."""

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.derived import Derived
 from mirrordescent._internal.rounding import rounded_down, sum_error, unit
 from mirrordescent.domains import Domain, PositiveOrthant, WholeSpace
@@ -24,6 +25,9 @@ CUT_OFFS = (0.0, 1e-15, 1e-13, 1e-10)
 class Quadratic(Problem):
     """f(x) = ½ (x−c)ᵀ A (x−c), with minimum 0 at c if A is positive semidefinite.
 
+    For a function ½⟨x, Px⟩ + ⟨q, x⟩ with a linear term, use :class:`~mirrordescent.QP` without
+    constraints.
+
     Args:
         A: Symmetric matrix, (n, n) or (batch, n, n); or (n,), the diagonal of a diagonal matrix.
         centre: Minimiser c, (n,) or (batch, n).
@@ -33,6 +37,8 @@ class Quadratic(Problem):
     centre: Tensor
 
     def __init__(self, A: Tensor, centre: Tensor) -> None:
+        A = as_tensor(A, "A")
+        centre = as_tensor(centre, "centre")
         n = A.shape[-1]
         super().__init__(_batch(A, centre, n, "centre"), (n,), A=A, centre=centre)
         if A.ndim not in (1, 2, 3) or (A.ndim > 1 and A.shape[-2] != n):
@@ -50,14 +56,11 @@ class Quadratic(Problem):
         return self._times_A(x - self.centre)
 
     def smoothness(self) -> float:
-        if self.A.ndim == 1:
-            return float(self.A.double().abs().max())
-        eigenvalues, error = self._eigenvalues()
-        return float((eigenvalues.abs().amax(-1) + error).max())
+        return _known_curvature(self, self.A)
 
     def strong_convexity(self) -> float:
         """The smallest eigenvalue, rounded down, or 0."""
-        eigenvalues, error = self._eigenvalues()
+        eigenvalues, error = _eigenvalues(self.A)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
 
     @property
@@ -67,7 +70,7 @@ class Quadratic(Problem):
         If the sign of the smallest eigenvalue is smaller than the error of computed eigenvalues, it
         is decided in rational arithmetic, for matrices of up to 24 rows.
         """
-        eigenvalues, error = self._eigenvalues()
+        eigenvalues, error = _eigenvalues(self.A)
         smallest = eigenvalues.amin(-1)
         if bool((smallest < -error).any()):
             return False
@@ -106,25 +109,6 @@ class Quadratic(Problem):
         product = A * residual if A.ndim == 1 else matvec(A, residual)
         return sum_error((residual * product).sum(-1), 2 * x.shape[-1])
 
-    def _eigenvalues(self) -> tuple[Tensor, Tensor | float]:
-        """Return the eigenvalues of (A + Aᵀ)/2 in double precision, and a bound on their errors.
-
-        With computed eigenvectors V and eigenvalues Λ, Weyl's inequality gives
-        |λᵢ − Λᵢ| ≤ ‖VᵀAV − Λ‖ + ‖A‖‖VᵀV − I‖ to first order. The second order is far below the
-        factor of 2, and the rounding errors of both products are added.
-        """
-        if self.A.ndim == 1:
-            return self.A.double(), 0.0
-        A = self.A.double()
-        A = (A + A.mT) / 2
-        n = A.shape[-1]
-        eigenvalues, V = torch.linalg.eigh(A)
-        size = torch.linalg.matrix_norm(A)
-        off_diagonal = torch.linalg.matrix_norm(V.mT @ A @ V - torch.diag_embed(eigenvalues))
-        identity = torch.eye(n, dtype=A.dtype, device=A.device)
-        skew = torch.linalg.matrix_norm(V.mT @ V - identity)
-        return eigenvalues, 2 * (off_diagonal + size * skew + unit(2 * n) * n * size)
-
     def _times_A(self, v: Tensor) -> Tensor:
         return self.A * v if self.A.ndim == 1 else matvec(self.A, v)
 
@@ -145,6 +129,8 @@ class LeastSquares(Problem):
     b: Tensor
 
     def __init__(self, A: Tensor, b: Tensor, domain: Domain | None = None) -> None:
+        A = as_tensor(A, "A")
+        b = as_tensor(b, "b")
         if A.ndim not in (2, 3):
             raise ValueError(f"A must be (m, n) or (batch, m, n), got {tuple(A.shape)}")
         super().__init__(_batch(A, b, A.shape[-2], "b"), (A.shape[-1],), A=A, b=b)
@@ -170,7 +156,7 @@ class LeastSquares(Problem):
 
     def smoothness(self) -> float:
         """‖A‖²."""
-        return spectral_norm(self.A) ** 2
+        return known_norm(self, self.A) ** 2
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
         """Return least-squares solutions and the bounds of ``bound_at`` there, without a set.
@@ -277,7 +263,38 @@ class LeastSquares(Problem):
 
     def strong_convexity(self) -> float:
         """The square of the smallest singular value, rounded down; 0 for a wide matrix."""
-        return float(convexities(self.A).min())
+        return float(_KNOWN_CONVEXITIES.computed_again(self, self.A).min())
+
+
+def _eigenvalues(A: Tensor) -> tuple[Tensor, Tensor | float]:
+    """Return the eigenvalues of (A + Aᵀ)/2 in double precision, and a bound on their errors.
+
+    With computed eigenvectors V and eigenvalues Λ, Weyl's inequality gives
+    |λᵢ − Λᵢ| ≤ ‖VᵀAV − Λ‖ + ‖A‖‖VᵀV − I‖ to first order. The second order is far below the
+    factor of 2, and the rounding errors of both products are added.
+    """
+    A = A.double()
+    if A.ndim == 1:
+        return A, 0.0
+    A = (A + A.mT) / 2
+    n = A.shape[-1]
+    eigenvalues, V = torch.linalg.eigh(A)
+    size = torch.linalg.matrix_norm(A)
+    off_diagonal = torch.linalg.matrix_norm(V.mT @ A @ V - torch.diag_embed(eigenvalues))
+    identity = torch.eye(n, dtype=A.dtype, device=A.device)
+    skew = torch.linalg.matrix_norm(V.mT @ V - identity)
+    return eigenvalues, 2 * (off_diagonal + size * skew + unit(2 * n) * n * size)
+
+
+def _curvature(A: Tensor) -> float:
+    """Return ‖A‖ for a symmetric A, rounded up; for a batch of matrices, the largest."""
+    if A.ndim == 1:
+        return float(A.double().abs().max())
+    eigenvalues, error = _eigenvalues(A)
+    return float((eigenvalues.abs().amax(-1) + error).max())
+
+
+_known_curvature = Derived(_curvature)
 
 
 def convexities(A: Tensor) -> Tensor:
@@ -348,6 +365,10 @@ def spectral_norm(A: Tensor) -> float:
     """Return ‖A‖, rounded up; for a batch of matrices, the largest."""
     norm = float(torch.linalg.matrix_norm(A.double(), 2).max())
     return norm * (1 + max(A.shape[-2:]) * torch.finfo(torch.float64).eps)
+
+
+known_norm = Derived(spectral_norm)
+"""‖A‖ of the matrix of a problem or operator, computed once, because every step may need it."""
 
 
 def _batch(A: Tensor, b: Tensor, length: int, name: str) -> int | None:

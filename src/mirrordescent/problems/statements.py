@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Literal, cast
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.problems.base import Function, Problem, in_double
+from mirrordescent.problems.fingerprint import code_digest
 from mirrordescent.problems.fits import Fit
 from mirrordescent.problems.operators import ADJOINT_TOLERANCE, Linear, random_like
 from mirrordescent.problems.origin import in_library, parts_of, user_definition
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.problems.sizes import entry_sizes, inner_point, natural_length
 from mirrordescent.problems.terms import Term
 from mirrordescent.trees import Tree, dot, leaves, norm, tree_map
 
@@ -146,12 +147,20 @@ def in_words(conditions: Sequence[str]) -> str:
 # Tests of the statements.
 
 
-def sample_points(domain: Domain, start: Tree, count: int = len(FACTORS)) -> list[Tree]:
+def sample_points(
+    domain: Domain, start: Tree, count: int = len(FACTORS), length: float = 1.0
+) -> list[Tree]:
     """Return random points of a set around a start, the same ones for every call.
 
     Their distances from the start have several scales. They lie in the interior of the set.
+
+    Args:
+        domain: Set.
+        start: Start.
+        count: Number of points.
+        length: Typical distance, for tensors of the start that are 0.
     """
-    scales = _scales(domain, start)
+    scales = _scales(domain, start, length)
     points = []
     for index in range(count):
         factor = FACTORS[index % len(FACTORS)]
@@ -164,13 +173,13 @@ def sample_points(domain: Domain, start: Tree, count: int = len(FACTORS)) -> lis
 
         point = tree_map(perturb, start, scales)
         if not isinstance(domain, WholeSpace):
-            inner = domain.inner_point(point)
+            inner = inner_point(domain, point, scales)
             point = tree_map(lambda a, b: a + 0.1 * (b - a), domain.project(point), inner)
         points.append(point)
     return points
 
 
-def _scales(domain: Domain, start: Tree) -> Tree:
+def _scales(domain: Domain, start: Tree, length: float) -> Tree:
     """Return the typical size of an entry, for every leaf: of a bounded set, or of the start."""
     if domain.bounded:
         direction = tree_map(lambda leaf: random_like(leaf, 7), start)
@@ -180,19 +189,43 @@ def _scales(domain: Domain, start: Tree) -> Tree:
         typical = float(width.max()) / math.sqrt(entries)
         if math.isfinite(typical):
             return tree_map(lambda leaf: leaf.new_tensor(typical), start)
-    return tree_map(lambda leaf: leaf.square().mean().sqrt().clamp(min=1.0), start)
+    return entry_sizes(start, length)
 
 
-_TESTED: WeakSet[type] = WeakSet()
-"""Classes whose statements were tested in this process."""
+_TESTED: set[str] = set()
+"""Hashes of the code whose statements were tested in this process."""
 
 
 def require_statements_once(problem: Problem, x0: Tree) -> None:
-    """Test the statements of users' classes, unless they were tested in this process."""
-    if type(problem) in _TESTED or not premises(problem):
+    """Test the statements of users' classes, unless the same code was tested in this process.
+
+    A class that was edited is tested again, as is one that uses objects of unknown content.
+    """
+    if not premises(problem):
+        return
+    source = source_digest(problem)
+    if source is not None and source in _TESTED:
         return
     require_statements(problem, x0)
-    _TESTED.add(type(problem))
+    if source is not None:
+        _TESTED.add(source)
+
+
+def source_digest(problem: Problem) -> str | None:
+    """Hash the code of all users' classes and functions that a problem is composed of.
+
+    The result is None if the content of something that the code depends on is unknown.
+    """
+    digests = []
+    for part in parts_of(problem):
+        definition = part if isinstance(part, type) or hasattr(part, "__code__") else type(part)
+        if in_library(definition) or definition.__module__.startswith("torch."):
+            continue
+        digest = code_digest(definition)
+        if digest is None:
+            return None
+        digests.append(digest)
+    return " ".join(digests)
 
 
 def require_consistent(
@@ -262,7 +295,9 @@ def require_statements(problem: Problem, x0: Tree | None = None) -> Tensor | Non
                 least = samples.least
         elif isinstance(part, Term) and user_definition(part, *_TERM):
             start = _start_of(problem) if x0 is None else x0
-            _test_term(part, cast(Tensor, start))
+            if start is not None:
+                length = natural_length(problem, start)
+                _test_term(part, cast(Tensor, start), length)
     return least
 
 
@@ -297,13 +332,15 @@ def _test_problem(problem: Problem, start: Tree) -> _Samples:
     """Test the statements of one problem, and return the samples."""
     problem, start = in_double(problem, start)
     name = type(problem).__name__
-    points = sample_points(problem.domain, start)
+    length = natural_length(problem, start)
+    points = sample_points(problem.domain, start, length=length)
     stated = bool(problem.convex) and states_function(problem)
     samples = _sample(name, problem.value, problem.grad if stated else None, points)
     if stated:
         by_entries = isinstance(problem.domain, WholeSpace | PositiveOrthant | Box)
         convexity = problem.strong_convexity() or 0.0
-        _test_function(samples, convexity, problem.smoothness(), "convex", by_entries)
+        near = 3 if length == 1 else 2  # the length has cost evaluations
+        _test_function(samples, convexity, problem.smoothness(), "convex", by_entries, near)
     if isinstance(problem, Fit) and user_definition(problem, "misfit", "conjugate"):
         _test_fit(problem, points)
     elif user_definition(problem, *_SADDLE_POINT) and problem.saddle_point() is not None:
@@ -341,6 +378,7 @@ def _test_function(
     smoothness: float | None,
     statement: str,
     by_entries: bool,
+    near: int = 3,
 ) -> None:
     """Test gradients against values, convexity, strong convexity and smoothness.
 
@@ -358,10 +396,11 @@ def _test_function(
         smoothness: Stated L, if any.
         statement: Statement of convexity, for messages.
         by_entries: Whether single entries may change without leaving the domain.
+        near: Number of points near which gradients are tested.
     """
     count = len(samples.points)
     step = float(torch.finfo(samples.values[0].dtype).eps) ** (1 / 3)
-    for i in range(3):  # near the points: gradients
+    for i in range(near):  # near the points: gradients
         j = (i + 1) % count
         forward = _along(samples, i, j, step)
         backward = _along(samples, i, j, -step)
@@ -436,6 +475,13 @@ def _require_subgradient(
     fall = samples.values[i] - samples.values[backward]
     rounding = samples.size(i, forward)
     worst = _worst(torch.maximum(slope - rise, fall - slope) - rounding)
+    if worst is not None and bool(rise[worst] < slope[worst] < fall[worst]):
+        raise StatementRefuted(
+            f"{samples.name} states convex = True, but its values are not convex: along a random "
+            f"direction they change at the rate {float(fall[worst]) / step:.8g} before a point and "
+            f"{float(rise[worst]) / step:.8g} after it (sample {worst}). Correct value(), or do "
+            "not state it"
+        )
     if worst is not None:
         measured = float((rise + fall)[worst]) / (2 * step)
         raise StatementRefuted(
@@ -505,10 +551,10 @@ def _worst(excess: Tensor) -> int | None:
     return int(excess.argmax()) if bool((excess > 0).any()) else None
 
 
-def _test_term(term: Term, start: Tensor) -> None:
+def _test_term(term: Term, start: Tensor, length: float) -> None:
     """Test the gradient, the adjoint and the conjugate of a term."""
     name = type(term).__name__
-    points = sample_points(WholeSpace(), start)
+    points = sample_points(WholeSpace(), start, length=length)
 
     def value(x: Tree) -> Tensor:
         return term.value(cast(Tensor, x))
@@ -522,6 +568,11 @@ def _test_term(term: Term, start: Tensor) -> None:
     try:
         image = term.K(cast(Tensor, points[0]))
         u = {key: random_like(block, index) for index, (key, block) in enumerate(image.items())}
+        # The size of a gradient with respect to Kx, which has the units of u.
+        size = (2 * samples.values[0].abs() / (norm(image) * norm(u))).nan_to_num(1.0, 1.0)
+        u = {
+            key: _like(torch.where(size > 0, size, 1.0), block) * block for key, block in u.items()
+        }
         gauge = term.dual_gauge(u)
         inside = tree_map(lambda block: block * (1 - 1e-6) / _like(gauge.clamp(min=1.0), block), u)
         conjugate = term.conjugate(inside)

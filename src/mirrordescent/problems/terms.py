@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.deprecation import rename_hooks
 from mirrordescent._internal.rounding import positive_sum_error, sum_error
 from mirrordescent.parts import Part
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
+from mirrordescent.problems.outside_operators import as_operator
 from mirrordescent.trees import dot, norm, sum_per_sample
 
 Blocks = dict[str, Tensor]
@@ -255,6 +257,7 @@ class L1(Term):
             (KᵀK = I), the term has a prox and lower bounds.
         coupled: Whether to take the norm √(Σ_c d²) over the channels, such as the real and
             imaginary part of complex coefficients.
+        offset: Point c of λ‖Kx − c‖₁, which broadcasts to Kx; None for 0.
 
     >>> import torch
     >>> L1(2.0).value(torch.tensor([[1.0, -3.0]]))
@@ -262,11 +265,16 @@ class L1(Term):
     """
 
     def __init__(
-        self, weight: float | Tensor, operator: LinearOperator | None = None, coupled: bool = False
+        self,
+        weight: float | Tensor,
+        operator: LinearOperator | None = None,
+        coupled: bool = False,
+        offset: Tensor | None = None,
     ) -> None:
         super().__init__(weight)
-        self.operator = operator
+        self.operator = None if operator is None else as_operator(operator)
         self.coupled = bool(coupled)
+        self.register_buffer("offset", None if offset is None else as_tensor(offset, "offset"))
         self._norm = 1.0
 
     def prepare(self, like: Tensor) -> None:
@@ -285,11 +293,11 @@ class L1(Term):
         return self.operator is None or bool(getattr(self.operator, "orthonormal", False))
 
     def value(self, x: Tensor) -> Tensor:
-        return self.scaled_weight * sum_per_sample(self._size(self.K(x)["entries"]))
+        return self.scaled_weight * sum_per_sample(self._size(self._difference(x)))
 
     def value_error(self, x: Tensor, value: Tensor) -> Tensor:
-        """Bound the error of λ‖Kx‖₁: an error s of Kx in ℓ₂ adds at most λ√m·s for m entries."""
-        d = self.K(x)["entries"]
+        """Bound the error of λ‖Kx − c‖₁: an error s of Kx in ℓ₂ adds at most λ√m·s, m entries."""
+        d = self._difference(x)
         count = d[0].numel()
         error = positive_sum_error(value, count)
         if self.coupled:  # squares underflow
@@ -301,8 +309,8 @@ class L1(Term):
         return torch.where(d.flatten(1).any(1), error, 0.0)
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
-        """Add λKᵀu with u = d/max(|d|, width) and d = Kx; u = 0 where d = 0."""
-        d = self.K(x)["entries"]
+        """Add λKᵀu with u = d/max(|d|, width) and d = Kx − c; u = 0 where d = 0."""
+        d = self._difference(x)
         size = self._size(d)
         if isinstance(width, Tensor):
             size = size.clamp(min=broadcast(width, d))
@@ -320,22 +328,31 @@ class L1(Term):
         return out + (entries if self.operator is None else self.operator.A_adjoint(entries))
 
     def prox_conjugate(self, u: Blocks, sigma: float | Tensor) -> Blocks:
-        """Project onto |u| ≤ λ."""
+        """Project u − σc onto |u| ≤ λ."""
         entries = u["entries"]
+        if self.offset is not None:
+            entries = entries - broadcast(sigma, entries) * self.offset
         ratio = self._size(entries) / broadcast(self.scaled_weight, entries)
         return {"entries": entries / ratio.clamp(min=1)}
 
     def prox(self, x: Tensor, tau: float | Tensor) -> Tensor:
         """Kᵀ of Kx soft-thresholded by τλ, for an operator with KᵀK = I."""
-        d = self.K(x)["entries"]
+        d = self._difference(x)
         size = self._size(d)
         threshold = broadcast(tau, d) * broadcast(self.scaled_weight, d)
         shrunk = d * (1 - threshold / size.clamp(min=torch.finfo(d.dtype).tiny)).clamp(min=0)
+        if self.offset is not None:
+            shrunk = shrunk + self.offset
         return shrunk if self.operator is None else self.operator.A_adjoint(shrunk)
 
     def conjugate(self, u: Blocks) -> Tensor:
-        """0."""
-        return u["entries"].new_zeros(len(u["entries"]))
+        """⟨c, u⟩, rounded up; 0 without an offset."""
+        entries = u["entries"]
+        if self.offset is None:
+            return entries.new_zeros(len(entries))
+        inner = sum_per_sample(self.offset * entries)
+        size = sum_per_sample((self.offset * entries).abs())
+        return inner + sum_error(size, entries[0].numel())
 
     def dual_gauge(self, u: Blocks) -> Tensor:
         """max |u|/λ."""
@@ -343,7 +360,8 @@ class L1(Term):
 
     @property
     def can_solve_adjoint(self) -> bool:
-        return self.invertible
+        """Without an offset: with one, ‖Kx‖₁ is not bounded by the value of the term."""
+        return self.invertible and self.offset is None
 
     def solve_adjoint(self, w: Tensor, one_sided: bool) -> Blocks:
         """Kw; if ``one_sided``, K of the negative part of w."""
@@ -352,6 +370,11 @@ class L1(Term):
     def residual_bound(self, w: Tensor, level: Tensor) -> Tensor:
         """⟨w, x⟩ ≤ ‖w‖‖x‖ ≤ ‖w‖‖Kx‖₁ ≤ ‖w‖·level/λ."""
         return sum_per_sample(w.square()).sqrt() * level / self.scaled_weight
+
+    def _difference(self, x: Tensor) -> Tensor:
+        """Kx − c."""
+        d = self.K(x)["entries"]
+        return d if self.offset is None else d - self.offset
 
     def _size(self, d: Tensor) -> Tensor:
         return torch.linalg.vector_norm(d, dim=1, keepdim=True) if self.coupled else d.abs()

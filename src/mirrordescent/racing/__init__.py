@@ -7,6 +7,13 @@ from mirrordescent.racing.race import (
     RaceResult as RaceResult,
     spaced_iterations as spaced_iterations,
 )
+from mirrordescent.racing.timing import (
+    Speedup as Speedup,
+    Timing as Timing,
+    clock_for as clock_for,
+    speedup as speedup,
+    time_in_turn as time_in_turn,
+)
 from mirrordescent.racing.tuning import (
     RELAXATIONS as RELAXATIONS,
     TunablePrimalDual as TunablePrimalDual,

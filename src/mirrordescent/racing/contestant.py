@@ -7,6 +7,7 @@ from typing import Any
 
 from mirrordescent.methods import Method
 from mirrordescent.racing.race import RaceResult
+from mirrordescent.racing.timing import Timing
 
 
 @dataclass
@@ -20,6 +21,8 @@ class Contestant:
         rehearsal: Result on the problems by which methods are chosen.
         unseen: Result on problems by which nothing was chosen.
         bare: Result of a learned method in the rehearsal without its safeguard.
+        unseen_bare: Result without the safeguard on the unseen problems.
+        timing: Times on the unseen problems, measured in turn with the other contestants.
     """
 
     name: str
@@ -28,3 +31,5 @@ class Contestant:
     rehearsal: RaceResult
     unseen: RaceResult | None = None
     bare: RaceResult | None = None
+    unseen_bare: RaceResult | None = None
+    timing: Timing | None = None

@@ -1,9 +1,11 @@
 """Certified optima: a point, its value and a proven lower bound, for every problem of a batch."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
@@ -20,6 +22,7 @@ from mirrordescent.problems.fingerprint import code_digest, fingerprint
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.origin import in_library, user_definition
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
     Way,
     premises,
@@ -27,7 +30,7 @@ from mirrordescent.problems.statements import (
     require_statements,
     sample_points,
 )
-from mirrordescent.references.estimate import estimate as estimate_optimum
+from mirrordescent.references.estimate import estimate as estimate_optimum, until
 from mirrordescent.references.verification import (
     PROOFS,
     Kind,
@@ -173,6 +176,7 @@ def certify(
     cache: bool = True,
     estimate: bool = False,
     x0: Tree | None = None,
+    seconds: float = math.inf,
 ) -> Certificate:
     """Solve a batch of problems in float64 to a certified relative gap.
 
@@ -201,6 +205,9 @@ def certify(
         estimate: Whether to return the least values of long runs, marked as not proven, if nothing
             can be proven. By default this is an error.
         x0: Start of these runs; by default the problem's own start.
+        seconds: Time limit. A run that reaches it ends at its next check, with the gap that it has
+            reached, and is not stored on disk. A method of a class, such as ``minimiser``, is not
+            interrupted.
 
     >>> import torch
     >>> from mirrordescent import TVDenoising
@@ -210,6 +217,7 @@ def certify(
     """
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance}")
+    deadline = perf_counter() + seconds
     key = None
     if cache and x0 is None:
         purpose = f"certify {tolerance:g}"
@@ -218,8 +226,9 @@ def certify(
         key = _key(problem, purpose)
     entry = remember(
         key,
-        lambda: _compute(problem, tolerance, estimate, x0),
+        lambda: _compute(problem, tolerance, estimate, x0, key is not None, deadline),
         lambda stored: _matches(problem, stored) and _still_holds(problem, stored),
+        keep=lambda: perf_counter() < deadline,
     )
     certificate = _certificate(problem, entry)
     require_consistent(
@@ -230,7 +239,7 @@ def certify(
         certificate.conditional_on,
     )
     largest_gap = float(certificate.relative_gap.max())
-    if not certificate.estimated and largest_gap > tolerance:
+    if not certificate.estimated and largest_gap > tolerance and perf_counter() < deadline:
         warnings.warn(
             f"certified to a relative gap of {largest_gap:.1e} only, not {tolerance:.1e}",
             stacklevel=2,
@@ -347,7 +356,8 @@ def _still_holds(problem: Problem, entry: dict[str, Tensor]) -> bool:
 def _probe_values(problem: Problem, x: Tensor) -> Tensor:
     """Return the values of f at x, at the start and at some random points, (points, batch)."""
     start = cast(Tensor, problem.start(len(x)))
-    points = [x, start, *sample_points(problem.domain, start, PROBES)]
+    length = natural_length(problem, start)
+    points = [x, start, *sample_points(problem.domain, start, PROBES, length)]
     return torch.stack([problem.value(point) for point in points])
 
 
@@ -359,16 +369,33 @@ def _in_double(problem: Problem) -> Problem:
 
 @torch.no_grad()
 def _compute(
-    problem: Problem, tolerance: float, or_estimate: bool, x0: Tree | None
+    problem: Problem,
+    tolerance: float,
+    or_estimate: bool,
+    x0: Tree | None,
+    stored: bool,
+    deadline: float,
 ) -> dict[str, Tensor]:
-    """Return the tensors of a certificate, proven if possible."""
+    """Return the tensors of a certificate, proven if possible.
+
+    Args:
+        problem: Batch of problems.
+        tolerance: Relative gap to reach.
+        or_estimate: Whether to estimate the minimum if nothing can be proven.
+        x0: Start of the estimate.
+        stored: Whether the entry is stored, so that values at other points are needed.
+        deadline: Time after which solvers stop, as measured by ``perf_counter``.
+    """
     precise = _in_double(problem)
     least: Tensor | None = None
     if _has_statements(precise):
         least = require_statements(precise)
-    bound = _proven_optimum(precise, tolerance)
+    bound = _proven_optimum(precise, tolerance, deadline)
     if bound is not None:
-        return _entry(precise, bound, least)
+        entry = _entry(precise, bound, least)
+        if stored and problem.sample_shape is not None:
+            entry["probes"] = _probe_values(precise, bound.x)
+        return entry
     if not or_estimate:
         raise NotCertifiable(
             f"{type(problem).__name__} cannot be certified: it has neither a saddle-point form "
@@ -377,7 +404,8 @@ def _compute(
             "Pass estimate=True for the least values found, unproven"
         )
     precise, start = in_double(problem, problem.start() if x0 is None else x0)
-    point, value, lower = estimate_optimum(precise, start)
+    start = precise.domain.project(start)  # exact in single precision may be outside in double
+    point, value, lower = estimate_optimum(precise, start, deadline=deadline)
     entry = {
         "x": cast(Tensor, point),
         "value": value,
@@ -385,7 +413,7 @@ def _compute(
         "start_value": precise.value(start),
         "proven": torch.tensor(False),
     }
-    if problem.sample_shape is not None:
+    if stored and problem.sample_shape is not None:
         entry["probes"] = _probe_values(precise, cast(Tensor, point))
     return entry
 
@@ -420,8 +448,6 @@ def _entry(problem: Problem, bound: _Bound, least: Tensor | None) -> dict[str, T
         "proven": torch.tensor(True),
         "way": torch.tensor(WAYS.index(bound.way)),
     }
-    if problem.sample_shape is not None:
-        entry["probes"] = _probe_values(problem, x)
     confirmed = None if bound.witness is None else recompute(bound.witness, problem)
     if confirmed is not None and bool(confirmed.isfinite().all()):
         entry["lower"] = torch.minimum(bound.lower, _with_margin(confirmed, start_value))
@@ -448,7 +474,7 @@ def _certifier_of(problem: Problem) -> Callable[..., Optimum] | None:
     return None
 
 
-def _proven_optimum(problem: Problem, tolerance: float) -> _Bound | None:
+def _proven_optimum(problem: Problem, tolerance: float, deadline: float) -> _Bound | None:
     """Return minimisers and proven lower bounds by the first way that applies, if there is one."""
     certifier = _certifier_of(problem)
     if certifier is not None:
@@ -462,18 +488,20 @@ def _proven_optimum(problem: Problem, tolerance: float) -> _Bound | None:
         return _Bound(x, lower, "minimiser", Witness("tangent", {"x": x}))
     saddle = problem.saddle_point()
     if saddle is not None:
-        bound = _solve_saddle_point(problem, saddle, tolerance)
+        bound = _solve_saddle_point(problem, saddle, tolerance, deadline)
         if bound is not None:
             return bound
-    return _solve_with_gradient_bounds(problem, tolerance)
+    return _solve_with_gradient_bounds(problem, tolerance, deadline)
 
 
-def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float) -> _Bound | None:
+def _solve_saddle_point(
+    problem: Problem, saddle: SaddlePoint, tolerance: float, deadline: float
+) -> _Bound | None:
     """Return the best iterate and the best lower bound of a primal-dual method.
 
     The result is None if the dual points prove no finite bounds.
     """
-    method = primal_dual(problem, saddle)
+    method = primal_dual(problem, saddle, deadline)
     bound = method.lower_bound(problem, method.init(problem.start(), problem))
     if bound is None or not bool(bound.isfinite().all()):
         return None
@@ -482,9 +510,10 @@ def _solve_saddle_point(problem: Problem, saddle: SaddlePoint, tolerance: float)
         problem,
         method,
         iterations=ITERATIONS,
-        stop=_small_gap(problem, tolerance),
+        stop=_limited(_small_gap(problem, tolerance), deadline),
         callbacks=[best],
         check_every=50,
+        trace=[0],  # not needed
     )
     return _Bound(
         cast(Tensor, solution.best_x),
@@ -528,7 +557,9 @@ class _BestDualPoint:
         return witness_of_pair(problem, self.method.saddle(problem), cast(Tensor, self.x), self.u)
 
 
-def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
+def primal_dual(
+    problem: Problem, saddle: SaddlePoint, deadline: float = math.inf
+) -> PrimalDual[Any]:
     """Return the primal-dual method for a saddle-point form.
 
     It is dual FISTA if F is strongly convex, PDHG with over-relaxation if F has a proximal
@@ -553,7 +584,8 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
             problem,
             make(setting),
             iterations=TRIAL_ITERATIONS,
-            check_every=TRIAL_ITERATIONS,
+            check_every=TRIAL_ITERATIONS if deadline == math.inf else 10,
+            stop=until(deadline),
             progress=False,
         )
         if run.lower is None or not bool(run.lower.isfinite().all()):
@@ -563,7 +595,9 @@ def primal_dual(problem: Problem, saddle: SaddlePoint) -> PrimalDual[Any]:
     return make(min(settings, key=largest_gap))
 
 
-def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | None:
+def _solve_with_gradient_bounds(
+    problem: Problem, tolerance: float, deadline: float = math.inf
+) -> _Bound | None:
     """Return the best iterate of FISTA or L-BFGS, and the best of the bounds at the iterates.
 
     L-BFGS is used if there are no constraints. The result is None if the problem has no start or
@@ -580,17 +614,32 @@ def _solve_with_gradient_bounds(problem: Problem, tolerance: float) -> _Bound | 
 
     def small_gap(snapshot: Snapshot) -> Tensor:
         nonlocal lower, point
-        before = cast(Tensor, lower)
-        lower = torch.fmax(before, cast(Tensor, problem.bound_at(snapshot.x, convexity)))
-        point = where(lower > before, snapshot.x, point)
-        rounding = 16 * rounding_of(snapshot.best_value, lower)
-        allowed = torch.maximum(tolerance * (snapshot.start_value - lower), rounding)
-        return snapshot.best_value - lower <= allowed
+        best = cast(Tensor, lower)
+        if snapshot.k:  # the bound of the start is known
+            bound = torch.fmax(best, cast(Tensor, problem.bound_at(snapshot.x, convexity)))
+            point = where(bound > best, snapshot.x, point)
+            best = bound
+            lower = bound
+        rounding = 16 * rounding_of(snapshot.best_value, best)
+        allowed = torch.maximum(tolerance * (snapshot.start_value - best), rounding)
+        return snapshot.best_value - best <= allowed
 
     method: Method[Any] = LBFGS() if isinstance(problem.domain, WholeSpace) else FISTA()
-    solution = solve(problem, method, iterations=ITERATIONS, stop=Rule(small_gap), check_every=20)
+    solution = solve(
+        problem,
+        method,
+        iterations=ITERATIONS,
+        stop=_limited(Rule(small_gap), deadline),
+        check_every=20,
+        trace=[0],  # not needed
+    )
     witness = witness_of_point(problem, point)
     return _Bound(cast(Tensor, solution.best_x), lower, "gradients", witness)
+
+
+def _limited(rule: Rule, deadline: float) -> Rule | list[Rule]:
+    """Return a rule with a time limit, if there is one."""
+    return rule if deadline == math.inf else [rule, until(deadline)]
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:

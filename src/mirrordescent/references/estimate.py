@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import OverRun
-from mirrordescent.solving import rounding_of, solve
+from mirrordescent.solving import Rule, Snapshot, Status, rounding_of, solve
 from mirrordescent.trees import Tree, leaves, where
 
 ITERATIONS = 500
@@ -32,7 +34,7 @@ RATES = (1.0, 0.1, 0.01, 1e-3)
 
 @torch.no_grad()
 def estimate(
-    problem: Problem, x0: Tree, iterations: int = ITERATIONS
+    problem: Problem, x0: Tree, iterations: int = ITERATIONS, *, deadline: float = math.inf
 ) -> tuple[Tree, Tensor, Tensor]:
     """Estimate the minimum of each problem of a batch; the results are not bounds.
 
@@ -44,6 +46,8 @@ def estimate(
         problem: Batch of problems.
         x0: Start.
         iterations: Number of steps of each run.
+        deadline: Value of ``time.perf_counter`` after which no run is started or continued. The
+            first run takes at least some steps.
 
     Returns:
         The best points, their values, and estimates of the minimum. The estimates lie below the
@@ -54,15 +58,41 @@ def estimate(
     value = start_value
     solvers = _solvers(problem, x0, iterations)
     decreases = []
+    errors: list[Exception] = []
     for method in solvers:
-        run = solve(problem, method, x0, iterations=iterations, progress=False)
+        if decreases and perf_counter() > deadline:
+            break
+        try:
+            run = solve(
+                problem,
+                method,
+                x0,
+                iterations=iterations,
+                stop=until(deadline),
+                progress=False,
+            )
+        except Exception as error:  # f may raise an error far from a solution
+            errors.append(error)
+            decreases.append(-math.inf)
+            continue
         decreases.append(float((start_value - run.best_value).sum()))
         better = run.best_value < value
         best = where(better, run.best_x, best)
         value = torch.where(better, run.best_value, value)
+    if len(errors) == len(decreases):
+        raise errors[0]
     best_solver = solvers[decreases.index(max(decreases))]
     for _ in range(RESTARTS):
-        run = solve(problem, best_solver, best, iterations=iterations, progress=False)
+        if perf_counter() > deadline:
+            break
+        run = solve(
+            problem,
+            best_solver,
+            best,
+            iterations=iterations,
+            stop=until(deadline),
+            progress=False,
+        )
         gain = (value - run.best_value).clamp(min=0)
         best = where(gain > 0, run.best_x, best)
         value = value - gain
@@ -70,6 +100,21 @@ def estimate(
             break
     margin = torch.maximum(MARGIN * (start_value - value), rounding_of(value))
     return best, value, value - margin
+
+
+def until(deadline: float) -> Rule:
+    """Return a rule that stops all samples at the first check after a time.
+
+    Unlike :func:`~mirrordescent.wall_clock` it also counts the time for bounds and checks.
+
+    Args:
+        deadline: Value of ``time.perf_counter``.
+    """
+
+    def test(snapshot: Snapshot) -> Tensor:
+        return torch.full_like(snapshot.running, perf_counter() > deadline)
+
+    return Rule(test, Status.BUDGET)
 
 
 def _solvers(problem: Problem, x0: Tree, iterations: int) -> list[Method[Any]]:

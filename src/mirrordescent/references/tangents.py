@@ -79,7 +79,8 @@ def _is_own(problem: Problem, cls: type[Problem]) -> bool:
 def _differentiated_model(problem: Problem, x: Tensor) -> Model | None:
     """Differentiate the value by autograd.
 
-    The rounding error of f(x) is estimated by the sensitivity Σ|∂f/∂θ||θ| to the data θ and to x.
+    The rounding error of f(x) is estimated by the sensitivity Σ|∂f/∂θ||θ| to the data θ and to x,
+    and is at least the error that the problem states.
     """
     if not problem.convex:
         return None
@@ -112,7 +113,9 @@ def _differentiated_model(problem: Problem, x: Tensor) -> Model | None:
     if math.isfinite(smoothness):
         error = error + smoothness * norm(x)
     convexity = problem.strong_convexity() or 0.0
-    return Model(value - units * size, g, units * error, convexity)
+    value_error = torch.maximum(units * size, problem.value_error(x, value))
+    gradient_error = torch.maximum(units * error, problem.gradient_error(x, g))
+    return Model(value - value_error, g, gradient_error, convexity)
 
 
 def _least_squares_model(problem: LeastSquares, x: Tensor) -> Model:

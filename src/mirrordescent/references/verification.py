@@ -207,5 +207,7 @@ def _contradicted(problem: Problem, bound: Tensor, x: Tree) -> bool:
         x = tree_map(lambda leaf: leaf.to(like), x)
     value = problem.value(x)
     rounding = CONTRADICTION * torch.finfo(value.dtype).eps
+    value_error = problem.value_error(x, value).to(bound)
     value = value.to(bound)
-    return not bool((bound <= value + rounding * (value.abs() + bound.abs())).all())
+    rounding_error = value_error + rounding * (value.abs() + bound.abs())
+    return not bool((bound <= value + rounding_error).all())

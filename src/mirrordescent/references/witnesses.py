@@ -26,7 +26,8 @@ def witness_of_point(problem: Problem, x: Tree) -> Witness | None:
     if not isinstance(x, Tensor):
         return None
     if isinstance(problem, Composite) and isinstance(problem.smooth, Fit):
-        if isinstance(problem, TVInpainting) and problem.operator is None:
+        plain_tv = isinstance(problem, TVInpainting) and problem.operator is None
+        if plain_tv or problem.linearised:
             return Witness("tangent", {"x": x})
         return _of_composite(problem, problem, x, None)
     return Witness("tangent", {"x": x})

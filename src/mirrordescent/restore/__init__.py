@@ -1,9 +1,11 @@
-"""Restoration of photographs in files.
+"""Restoration of photographs, in files and in memory.
 
 A restored photograph is written in the format of the original, with its metadata.
 """
 
 from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.restore.calls import RestorationResult, deblur, denoise, inpaint, upsample
+from mirrordescent.restore.images import RestoredImage
 from mirrordescent.restore.memory import (
     available_memory as available_memory,
     needed_memory as needed_memory,
@@ -18,7 +20,20 @@ from mirrordescent.restore.planning import (
 )
 from mirrordescent.restore.weight import WeightChoice as WeightChoice, choose_weight
 
-__all__ = ["Photo", "Restored", "choose_weight", "estimate_noise", "read_photo", "restore"]
+__all__ = [
+    "Photo",
+    "RestorationResult",
+    "Restored",
+    "RestoredImage",
+    "choose_weight",
+    "deblur",
+    "denoise",
+    "estimate_noise",
+    "inpaint",
+    "read_photo",
+    "restore",
+    "upsample",
+]
 __getattr__ = renamed_attributes(
     __name__,
     {

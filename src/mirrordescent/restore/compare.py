@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Generator
@@ -21,10 +21,11 @@ from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.racing import Race, TunablePrimalDual, TunableSolver, mean_log_gap
 from mirrordescent.references import certify
 from mirrordescent.report import Curve, Page, Panel, Section, Table
-from mirrordescent.restore.planning import Task
+
+ComparedTask: TypeAlias = Literal["denoise", "inpaint"]
 
 LEVELS = (1e-2, 1e-3)
-SHIPPED: dict[Task, tuple[str, ...]] = {
+SHIPPED: dict[ComparedTask, tuple[str, ...]] = {
     "inpaint": ("image-tv", "photo-inpaint-stencil"),
     "denoise": ("image-tv", "ellipse-denoise-stencil"),
 }
@@ -96,7 +97,7 @@ def _number(value: float | None) -> str:
 @torch.no_grad()
 def compare(
     entry: str | Path,
-    task: Task,
+    task: ComparedTask,
     images: str | Path = "bundled",
     *,
     count: int = 8,

@@ -10,6 +10,8 @@ from mirrordescent.trees import sum_per_sample
 
 # On training photographs, more steps do not help for small holes and are worse for deep ones.
 STEPS = 6
+# Distance from known pixels, in pixels, up to which edges and texture are continued into a hole.
+DEEP_HOLE = 8
 
 
 @torch.no_grad()
@@ -52,3 +54,15 @@ def fill_holes(y: Tensor, mask: Tensor) -> Tensor:
     coarse = fill_holes(total / weight.clamp(min=torch.finfo(y.dtype).tiny), weight > 0)
     filled = F.interpolate(coarse, y.shape[-2:], mode="bilinear", align_corners=False)
     return torch.where(known.bool(), y, filled)
+
+
+def has_deep_holes(mask: Tensor, depth: int = DEEP_HOLE) -> bool:
+    """Return whether a missing pixel is farther than ``depth`` pixels from all known ones.
+
+    Args:
+        mask: True at known pixels, (height, width).
+        depth: Distance, the larger one of rows and columns.
+    """
+    known = mask.float()[None, None]
+    near = F.max_pool2d(known, 2 * depth + 1, stride=1, padding=depth)
+    return not bool(near.all())

@@ -8,19 +8,19 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import mirrordescent
 from mirrordescent._internal.escaping import visible_name
 from mirrordescent._internal.progress import ProgressBar
-from mirrordescent.problems.tv import TVDenoising, TVInpainting
-from mirrordescent.restore.deep_holes import smooth_holes
+from mirrordescent.restore.deciding import prior_source
+from mirrordescent.restore.degradation import enlarge
+from mirrordescent.restore.images import RestoredImage, restore_images
 from mirrordescent.restore.masks import Masks, read_same_size
 from mirrordescent.restore.outcome import Failure, Outcome, PhotoJob, outcome_of
 from mirrordescent.restore.photo import read_header, read_photo
-from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import RestorationPlan, Task
 from mirrordescent.restore.records import RECORDS, Records, hash_facts, hash_file, is_intact
+from mirrordescent.restore.request import Request
 from mirrordescent.restore.sources import (
     Source,
     companion_file,
@@ -29,7 +29,6 @@ from mirrordescent.restore.sources import (
     place_of,
     real_path,
 )
-from mirrordescent.restore.weight import WeightChoice, choose_weight
 
 BATCH_PIXELS = 1 << 18  # larger batches are not faster per image
 SHOWN = 12  # photographs whose pictures are kept for the page
@@ -46,24 +45,21 @@ class RestorationSettings:
     """Settings for the restoration of every photograph.
 
     Args:
-        task: "denoise" or "inpaint".
+        request: What is to be done.
         out: Output folder.
-        weight: Weight λ, or None to choose it for every photograph.
-        keep_known: Whether known pixels stay as they are in inpainting; None to keep them if there
-            is hardly any noise.
         masks: How missing pixels are found.
         truth: The undamaged photograph, or a folder of them with the same names.
-        variant: Keyword arguments of :class:`~mirrordescent.problems.TVInpainting`, such as
-            ``isotropic=True``.
     """
 
-    task: Task
+    request: Request
     out: Path
-    weight: float | None = None
-    keep_known: bool | None = None
     masks: Masks = field(default_factory=Masks)
     truth: Path | None = None
-    variant: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.request.task
 
 
 class Jobs:
@@ -91,10 +87,7 @@ class Jobs:
         self.unreadable = found.unreadable
         if not self.sources and not self.unreadable:
             raise ValueError("give at least one image")
-        if found.others:
-            files = "1 file" if found.others == 1 else f"{found.others} files"
-            verb = "is" if found.others == 1 else "are"
-            say(f"{files} without the suffix of an image {verb} left out")
+        self.skipped = [visible_name(path) for path in found.skipped]
         self.headers = {source: read_header(source.path) for source in self.sources}
         self._inputs = self._input_files()
         self._reserved: dict[str, Source] = {}
@@ -167,71 +160,40 @@ class Jobs:
         self, jobs: list[PhotoJob], plan: RestorationPlan, progress: bool | None, began: float
     ) -> Iterator[Outcome]:
         """Restore and write photographs of one shape."""
-        choices = self._choose_weights(jobs, plan)
-        solved = [i for i, choice in enumerate(choices) if not self._is_left(choice)]
-        restored = None
-        if solved:
-            problem = self._problem(
-                [jobs[i] for i in solved], self._weight([choices[i] for i in solved])
-            )
-            restored = restore(problem, plan, progress=progress, announce=self.say)
-            del problem
+        images = [job.observed for job in jobs]
+        # A single image, which may be large, is not copied.
+        observed = images[0].unsqueeze(0) if len(images) == 1 else torch.stack(images)
+        masks = [job.mask for job in jobs if job.mask is not None]
+        results = restore_images(
+            observed,
+            torch.stack(masks).unsqueeze(1) if masks else None,
+            self.settings.request,
+            plan,
+            compression=[job.photo.compression for job in jobs],
+            announce=self.say,
+            progress=progress,
+        )
         seconds = (perf_counter() - began) / len(jobs)
-        for i, (job, choice) in enumerate(zip(jobs, choices, strict=True)):
-            if i in solved:
-                outcome = self._write(job, choice, seconds, restored, solved.index(i))
-            else:
-                outcome = self._write(job, choice, seconds)
+        for job, result in zip(jobs, results, strict=True):
+            outcome = self._write(job, result, seconds)
             how = self._fingerprint(plan, job.contents)
             self.records.add(self._record_name(job.output), how, job.output, outcome.record)
             self.shown += 1
             yield outcome
 
-    def _choose_weights(
-        self, jobs: list[PhotoJob], plan: RestorationPlan
-    ) -> Sequence[WeightChoice | None]:
-        if self.settings.weight is not None:
-            return [None] * len(jobs)
-        halved = [job.photo.halved for job in jobs]
-        return choose_weight(self._problem(jobs, 1.0), halved=halved, fused=plan.fused)
-
-    def _is_left(self, choice: WeightChoice | None) -> bool:
-        """Return whether a photograph is left as it is, because it has no noise to remove."""
-        return self.settings.task == "denoise" and choice is not None and choice.clean
-
-    def _weight(self, choices: Sequence[WeightChoice | None]) -> float | Tensor:
-        if self.settings.weight is not None:
-            return self.settings.weight
-        return torch.tensor([choice.weight for choice in choices if choice is not None])
-
-    def _write(
-        self,
-        job: PhotoJob,
-        choice: WeightChoice | None,
-        seconds: float,
-        restored: Restored | None = None,
-        index: int = 0,
-    ) -> Outcome:
-        """Write a photograph, as it is if ``restored`` is None, and return the result for it."""
-        kept = job.mask is not None and self._keeps_known(choice)
-        x = job.photo.colour
-        weight: float | None = 0.0
-        if restored is not None:
-            x = restored.x[index].float()
-            x = _keep_known(x, job) if kept else x.clamp_(0, 1)
-            weight = self.settings.weight if choice is None else choice.weight
+    def _write(self, job: PhotoJob, result: RestoredImage, seconds: float) -> Outcome:
+        """Write a photograph and return the result for it."""
+        factor = self.settings.request.degradation.factor
+        if result.left:
+            job.photo.copy(job.output)
+        else:
             if job.photo.note:
                 self.say(f"{visible_name(job.photo.path)}: {job.photo.note}")
-            job.photo.write(job.output, x, job.alpha)
-        else:
-            job.photo.copy(job.output)
-        record = {"weight": weight, "kept": kept, "seconds": seconds}
-        return outcome_of(job, x, restored, index, choice, record, self.shown < SHOWN)
-
-    def _keeps_known(self, choice: WeightChoice | None) -> bool:
-        if self.settings.keep_known is not None:
-            return self.settings.keep_known
-        return choice is not None and choice.clean
+            alpha = job.alpha
+            if alpha is not None and factor > 1:
+                alpha = enlarge(alpha[None, None], factor)[0, 0]
+            job.photo.write(job.output, result.x, alpha)
+        return outcome_of(job, result, seconds, factor, self.shown < SHOWN)
 
     def _batches(self) -> Iterator[list[Source]]:
         """Yield photographs of one shape, according to their headers, not too many at a time."""
@@ -242,16 +204,6 @@ class Jobs:
             count = max(1, BATCH_PIXELS // (shape[0] * shape[1])) if shape else 1
             for i in range(0, len(same_shape), count):
                 yield same_shape[i : i + count]
-
-    def _problem(self, jobs: list[PhotoJob], weight: float | Tensor) -> TVInpainting:
-        images = [job.observed for job in jobs]
-        # A single image, which may be large, is not copied.
-        observed = images[0].unsqueeze(0) if len(images) == 1 else torch.stack(images)
-        if self.settings.task == "denoise":
-            return TVDenoising(observed, weight, **self.settings.variant)
-        masks = [job.mask for job in jobs if job.mask is not None]
-        mask = torch.stack(masks).unsqueeze(1)
-        return TVInpainting(observed, mask, weight, **self.settings.variant)
 
     def _load(self, source: Source) -> PhotoJob:
         """Read a photograph, its mask and its truth."""
@@ -271,7 +223,8 @@ class Jobs:
             if known.question:
                 self.say(known.question)
         if settings.truth is not None:
-            truth = read_same_size(companion_file(settings.truth, source), photo).colour
+            factor = settings.request.degradation.factor
+            truth = read_same_size(companion_file(settings.truth, source), photo, factor).colour
             if len(truth) != len(photo.colour):
                 raise ValueError(
                     f"{shown} has {len(photo.colour)} channels, but its truth {len(truth)}"
@@ -393,15 +346,21 @@ class Jobs:
 
         The names are fixed here. They do not follow the names of classes and fields.
         """
-        settings = self.settings
-        masks = settings.masks
+        request = self.settings.request
+        masks = self.settings.masks
+        kernel = request.degradation.kernel
         facts = {
             "version": mirrordescent.__version__,
             "contents": dict(contents),
-            "task": settings.task,
-            "weight": settings.weight,
-            "keep known": settings.keep_known,
-            "total variation": dict(settings.variant),
+            "task": request.task,
+            "prior": prior_source(request.prior),
+            "noise": request.noise,
+            "strength": request.strength,
+            "weight": request.weight,
+            "keep known": request.keep_known,
+            "kernel": None if kernel is None else kernel.tolist(),
+            "factor": request.degradation.factor,
+            "total variation": dict(request.variant),
             "white": masks.white,
             "colour": masks.colour,
             "missing": masks.missing,
@@ -414,15 +373,6 @@ class Jobs:
             "kernels": plan.fused,
         }
         return hash_facts(facts)
-
-
-def _keep_known(x: Tensor, job: PhotoJob) -> Tensor:
-    """Put known pixels back into a restored image, and let holes meet them smoothly."""
-    assert job.mask is not None
-    mask = job.mask.expand_as(x)
-    joined = torch.where(mask, job.photo.colour, x)
-    smooth = smooth_holes(joined.unsqueeze(0), mask.unsqueeze(0))[0]
-    return torch.where(mask, joined, smooth.clamp(0, 1))
 
 
 def _by_shape(jobs: Iterable[PhotoJob]) -> list[list[PhotoJob]]:

@@ -145,15 +145,16 @@ def _unmarked(photo: Photo, colour: list[float]) -> Tensor:
     return ~dilate(blended, 3)
 
 
-def read_same_size(path: Path, photo: Photo) -> Photo:
-    """Read an image that must have the size of a photograph."""
+def read_same_size(path: Path, photo: Photo, factor: int = 1) -> Photo:
+    """Read an image that must have the size of a photograph, or a multiple of it."""
     image = read_photo(path)
-    if image.size != photo.size:
-        raise ValueError(
-            f"{path} is {_size(image)}, but {photo.path} is {_size(photo)}: "
-            "both must have the same size"
-        )
-    return image
+    width, height = photo.size
+    if image.size == (factor * width, factor * height):
+        return image
+    required = "both must have the same size"
+    if factor > 1:
+        required = f"it must be {factor} times as large"
+    raise ValueError(f"{path} is {_size(image)}, but {photo.path} is {_size(photo)}: {required}")
 
 
 def _size(photo: Photo) -> str:

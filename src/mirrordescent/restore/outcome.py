@@ -15,6 +15,9 @@ from mirrordescent._internal.escaping import visible_name
 from mirrordescent._internal.extras import requires_extra
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.report import Curve
+from mirrordescent.restore.deep_holes import DEEP_HOLE, has_deep_holes
+from mirrordescent.restore.degradation import enlarge
+from mirrordescent.restore.images import RestoredImage
 from mirrordescent.restore.photo import Photo
 from mirrordescent.restore.pipeline import Restored
 from mirrordescent.restore.planning import RestorationPlan
@@ -25,6 +28,8 @@ from mirrordescent.solving import Status
 LARGEST_SIDE = 1200  # of a picture on the page, in pixels
 DETAIL = (480, 640)  # height and width of the detail that is shown of larger pictures
 SSIM_WINDOW = 7
+CANNOT_TELL = "noise cannot be told from texture: if you see noise, give it with --noise"
+DEEP = f"holes deeper than about {DEEP_HOLE} pixels are filled smoothly, not invented"
 
 
 class PhotoJob(NamedTuple):
@@ -113,19 +118,28 @@ class Outcome(NamedTuple):
         parts = []
         if record["noise"] is not None:
             level = f"noise about {_percent(record['noise'])}"
-            parts.append("hardly any noise" if record["clean"] else level)
+            if not record["certain"]:
+                level = CANNOT_TELL
+            elif record["clean"]:
+                level = "hardly any noise"
+            parts.append(level)
         if record["missing"]:
             parts.append(f"{_percent(record['missing'])} missing")
         if record["left"]:
             parts.append("left as it is")
         else:
-            parts.append(f"weight {record['weight']:.2g}")
+            if record["weight"] is None:
+                parts.append(f"prior {record['prior']}")
+            else:
+                parts.append(f"weight {record['weight']:.2g}")
             parts.append(f"restored in {record['seconds']:.1f} s")
             parts.append(f"within {_percent(max(self.gap, 1e-4))} of the best possible")
             if record["tiles"] > 1:
                 parts.append(f"in {record['tiles']} tiles, each by itself")
             if record["kept"]:
                 parts.append("known pixels kept")
+        if record["deep"]:
+            parts.append(DEEP)
         if record["psnr"] is not None:
             before = record["psnr_before"]
             was = "exact" if before is None else f"{before:.2f}"
@@ -177,45 +191,46 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(
-    job: PhotoJob,
-    x: Tensor,
-    restored: Restored | None,
-    index: int,
-    choice: WeightChoice | None,
-    record: dict[str, Any],
-    keep_pictures: bool,
+    job: PhotoJob, result: RestoredImage, seconds: float, factor: int, keep_pictures: bool
 ) -> Outcome:
     """Return the result for a photograph.
 
     Args:
         job: The photograph.
-        x: Its pixels after restoration, (channels, height, width).
-        restored: The batch that was restored, or None if the photograph was left as it is.
-        index: Index of the photograph in that batch.
-        choice: How its weight was chosen.
-        record: Other numbers.
+        result: The restored photograph.
+        seconds: Time for the restoration.
+        factor: Ratio of the sides of the restored photograph and the given one.
         keep_pictures: Whether to keep pictures for the page.
     """
     photo = job.photo
+    before = job.observed
+    if factor > 1:
+        before = enlarge(before.unsqueeze(0), factor)[0]
     numbers = {
         "file": str(photo.path),
         "output": str(job.output),
-        "width": photo.size[0],
-        "height": photo.size[1],
+        "width": result.x.shape[2],
+        "height": result.x.shape[1],
         "channels": len(photo.colour),
         "missing": 0.0 if job.mask is None else 1 - float(job.mask.float().mean()),
-        "noise": None if choice is None else choice.noise,
-        "clean": choice is not None and choice.clean,
-        **_solution_numbers(restored, index),
-        "psnr": _psnr(x, job.truth),
-        "psnr_before": _psnr(job.observed, job.truth),
-        "ssim": None if job.truth is None else similarity(x, job.truth),
-        **record,
+        "prior": result.prior,
+        "noise": None if result.noise is None else result.noise.level,
+        "certain": result.certain,
+        "clean": result.clean,
+        "deep": job.mask is not None and has_deep_holes(job.mask),
+        **_solution_numbers(result.batch, result.index),
+        "psnr": _psnr(result.x, job.truth),
+        "psnr_before": _psnr(before, job.truth),
+        "ssim": None if job.truth is None else similarity(result.x, job.truth),
+        "weight": result.weight,
+        "kept": result.kept,
+        "seconds": seconds,
     }
-    curve = None if restored is None else _curve(job.name, restored, index)
+    curve = None if result.batch is None else _curve(job.name, result.batch, result.index)
     if not keep_pictures:
         return Outcome(job.name, numbers, curve)
-    return Outcome(job.name, numbers, curve, _pictures(job, x), choice)
+    pictures = _pictures(job, before, result.x)
+    return Outcome(job.name, numbers, curve, pictures, result.choice)
 
 
 def _solution_numbers(restored: Restored | None, index: int) -> dict[str, Any]:
@@ -260,9 +275,9 @@ def _psnr(image: Tensor, truth: Tensor | None) -> float | None:
     return psnr(image, truth)
 
 
-def _pictures(job: PhotoJob, x: Tensor) -> dict[str, dict[str, Tensor]]:
+def _pictures(job: PhotoJob, before: Tensor, x: Tensor) -> dict[str, dict[str, Tensor]]:
     """Return small pictures for the page; of a large photograph also the middle at full size."""
-    images = {"before": job.observed, "after": x}
+    images = {"before": before, "after": x}
     if job.truth is not None:
         images["truth"] = job.truth
     scenes = {job.name: {name: _shrink(image) for name, image in images.items()}}

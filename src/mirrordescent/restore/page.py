@@ -24,8 +24,10 @@ COLUMNS = {
     "seconds": ("seconds", ".1f"),
 }
 TITLES: dict[Task, str] = {
-    "denoise": "Denoised by total variation",
-    "inpaint": "Inpainted by total variation",
+    "denoise": "Denoised photographs",
+    "inpaint": "Inpainted photographs",
+    "deblur": "Sharpened photographs",
+    "upsample": "Enlarged photographs",
 }
 GAPS = (
     "The gap is the proven distance from the best value of the objective. The picture with the "
@@ -35,6 +37,10 @@ WEIGHTS = (
     "A piece of the photograph, restored with other weights. The error is estimated without the "
     "truth. The weight that was used has the least estimated error."
 )
+SKIPPED = (
+    "These files in the folders do not have the suffix of an image that can be read. Convert "
+    "photographs among them to JPEG, PNG or TIFF."
+)
 CONVERGENCE = "The gap to a proven lower bound, which is at least the gap to f*."
 
 
@@ -43,6 +49,7 @@ def page(
     outcomes: Sequence[Outcome],
     failures: Sequence[Failure],
     plan: RestorationPlan,
+    skipped: Sequence[str] = (),
 ) -> Page:
     """Return the page: pictures before and after, weights, a table, convergence and failures."""
     sections = []
@@ -65,13 +72,21 @@ def page(
     if failures:
         rows = [(failure.name, failure.reason) for failure in failures]
         sections.append(Section("Not restored", Table(("file", "why"), rows)))
+    if skipped:
+        sections.append(
+            Section("Left out", Table(("file",), [(name,) for name in skipped]), SKIPPED)
+        )
+    request = settings.request
     listed = {
         "task": settings.task,
-        "weight": settings.weight or "chosen for every photograph",
+        "prior": request.prior if isinstance(request.prior, (str, Path)) else "given",
+        "noise": "estimated" if request.noise is None else request.noise,
+        "strength": request.strength,
+        "weight": request.weight or "chosen for every photograph",
         "method": plan.label,
         "iterations, at most": plan.iterations,
         "gap to reach": plan.tolerance,
-        **settings.variant,
+        **request.variant,
     }
     return Page(TITLES[settings.task], _summary(outcomes), sections, listed)
 

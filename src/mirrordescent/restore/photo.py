@@ -20,6 +20,7 @@ from mirrordescent._internal.files import whole
 from mirrordescent._internal.image_arrays import Array, values_of
 from mirrordescent.data.errors import DataDamaged, reading
 from mirrordescent.data.image_files import opened, require_plausible
+from mirrordescent.restore.compression import Compression, compression_of
 from mirrordescent.restore.png import DeepPNG, is_deep_png, read_deep_png, write_deep_png
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Photo:
         mode: Colour mode of the file.
         suffix: Suffix of the file to write.
         extras: Options for writing, with the metadata of the file.
-        halved: Whether the colours are stored at half the resolution, as in most JPEG files.
+        compression: Compression of a JPEG file; None for other formats.
         premultiplied: Whether the file stores colours multiplied by the opacity. ``colour`` has the
             colours themselves.
         note: What the restored file does not keep, or an empty string.
@@ -132,7 +133,7 @@ class Photo:
     mode: str
     suffix: str
     extras: dict[str, Any]
-    halved: bool = False
+    compression: Compression | None = None
     premultiplied: bool = False
     note: str = ""
 
@@ -195,15 +196,14 @@ def read_photo(path: str | Path) -> Photo:
     """
     path = Path(path)
     deep = _read_deep(path) if path.is_file() else None
-    halved = False
+    compression = None
     if deep is not None:
         pixels = deep
     else:
         with opened(path, path) as picture:
             if picture.format not in SAME_AS:
                 _require_one_page(getattr(picture, "n_frames", 1), path)
-            layers = getattr(picture, "layer", ())
-            halved = any(max(layer[1:3]) > 1 for layer in layers)
+            compression = compression_of(picture)
             pixels = _read(picture, path)
     colour = torch.from_numpy(pixels.values).permute(2, 0, 1)
     alpha = None
@@ -218,7 +218,7 @@ def read_photo(path: str | Path) -> Photo:
         alpha,
         pixels.bits,
         *pixels.form,
-        halved=halved,
+        compression=compression,
         premultiplied=pixels.premultiplied,
         note=pixels.note,
     )

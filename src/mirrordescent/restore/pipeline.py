@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from operator import attrgetter
 from typing import TypeAlias, cast
@@ -22,7 +22,7 @@ from mirrordescent.restore.planning import (
     RestorationPlan,
     primal_dual,
 )
-from mirrordescent.restore.tiling import MARGIN, Window, windows
+from mirrordescent.restore.tiling import MARGIN, Tile, Window, windows
 from mirrordescent.solving import Status, Trace, gap, relative_gap, solve
 
 CHECK_EVERY = 20
@@ -116,7 +116,7 @@ def _restore(problem: TVInpainting, plan: RestorationPlan, progress: bool | None
         stop=stop,
         fused=plan.fused,
         check_every=CHECK_EVERY if stop else None,
-        trace=_recorded_iterations(plan.iterations),
+        trace=recorded_iterations(plan.iterations),
         progress=progress,
     )
     x = undo(cast(Tensor, solution.x))
@@ -179,7 +179,7 @@ def _steps_by_method(plan: RestorationPlan, steps: Tensor) -> dict[str, list[int
     return {plan.label: first.tolist(), plan.then: (steps - first).tolist()}
 
 
-def _recorded_iterations(iterations: int) -> list[int]:
+def recorded_iterations(iterations: int) -> list[int]:
     """Return the iterations of a curve: some of the first ones, then every twentieth."""
     chosen = {0, 1, 2, 5, 10, *range(0, iterations, CHECK_EVERY), iterations}
     return [k for k in sorted(chosen) if k <= iterations]
@@ -203,24 +203,52 @@ def _largest_tile(problem: TVInpainting, plan: RestorationPlan, memory: int) -> 
 def _restore_in_tiles(
     problem: TVInpainting,
     plan: RestorationPlan,
-    tiles: list[tuple[Window, Window, Window]],
+    tiles: list[Tile],
     progress: bool | None,
 ) -> Restored:
     """Restore images tile by tile."""
-    batch = len(problem.y)
-    x = torch.empty_like(problem.y)
     filled = _fill_unknown_tiles(problem, tiles)
+
+    def restore_tile(sample: int, window: Window) -> Restored | Tensor:
+        if not _has_known_pixels(problem, sample, window):
+            return filled[(slice(sample, sample + 1), slice(None), *window)]
+        return _restore(_tile(problem, sample, window), plan, False)
+
+    restored = solve_tiles(torch.empty_like(problem.y), tiles, restore_tile, progress)
+    return replace(restored, value=_value_by_strips(problem, restored.x))
+
+
+def solve_tiles(
+    x: Tensor,
+    tiles: list[Tile],
+    restore_tile: Callable[[int, Window], Restored | Tensor],
+    progress: bool | None,
+    factor: int = 1,
+) -> Restored:
+    """Restore images tile by tile. The gap is the largest one of a tile; the value is NaN.
+
+    Args:
+        x: Tensor for the restored images, (batch, channels, height, width).
+        tiles: Tiles of :func:`~mirrordescent.restore.tiling.windows`.
+        restore_tile: Function of the index of an image and a window that returns the restored tile,
+            or only its pixels (1, channels, height, width) if nothing has to be solved.
+        progress: Whether to show a progress bar; by default on a terminal.
+        factor: Ratio of the sides of restored and given images.
+    """
+    batch = len(x)
     gaps = x.new_zeros(batch)
     steps: dict[str, list[int]] = {}
     statuses = [Status.CONVERGED] * batch
     seconds = 0.0
     with ProgressBar("tiles", batch * len(tiles), progress) as bar:
         for count, (sample, (outer, inner, core)) in enumerate(product(range(batch), tiles), 1):
-            if not _has_known_pixels(problem, sample, outer):
-                x[sample][(..., *core)] = filled[sample][(..., *core)]
+            tile = restore_tile(sample, outer)
+            place = (sample, slice(None), *(_scaled(side, factor) for side in core))
+            part = (0, slice(None), *(_scaled(side, factor) for side in inner))
+            if isinstance(tile, Tensor):
+                x[place] = tile[part]
                 continue
-            tile = _restore(_tile(problem, sample, outer), plan, False)
-            x[sample][(..., *core)] = tile.x[0][(..., *inner)]
+            x[place] = tile.x[part]
             gaps[sample] = torch.maximum(gaps[sample], tile.gap[0])
             for label, (taken,) in tile.steps.items():
                 most = steps.setdefault(label, [0] * batch)
@@ -228,13 +256,15 @@ def _restore_in_tiles(
             statuses[sample] = max(statuses[sample], *tile.statuses, key=attrgetter("severity"))
             seconds += tile.seconds
             bar.update(count, f"{seconds:.0f} s")
-    value = _value_by_strips(problem, x)
+    value = torch.full_like(gaps, torch.nan)
     return Restored(x, value, gaps, None, steps, seconds, statuses, None, len(tiles))
 
 
-def _fill_unknown_tiles(
-    problem: TVInpainting, tiles: list[tuple[Window, Window, Window]]
-) -> Tensor:
+def _scaled(interval: slice, factor: int) -> slice:
+    return slice(factor * interval.start, factor * interval.stop)
+
+
+def _fill_unknown_tiles(problem: TVInpainting, tiles: list[Tile]) -> Tensor:
     """Return the images; if a tile has no known pixel, all holes are filled first."""
     for sample, (outer, _, _) in product(range(len(problem.y)), tiles):
         if not _has_known_pixels(problem, sample, outer):

@@ -14,7 +14,9 @@ from mirrordescent.methods.switch import SWITCH_AFTER, first_part, stencil_conda
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.schedules import Schedule
 
-Task: TypeAlias = Literal["denoise", "inpaint"]
+Task: TypeAlias = Literal["denoise", "inpaint", "deblur", "upsample"]
+OPERATOR_TASKS: tuple[Task, ...] = ("deblur", "upsample")
+"""Tasks whose data are seen through an operator."""
 
 
 class TaskDefaults(NamedTuple):
@@ -40,6 +42,11 @@ DEFAULTS: dict[Task, TaskDefaults] = {
     "inpaint": TaskDefaults("image-tv", SWITCH_AFTER, "condat-vu", "photo-inpaint-conjugate"),
     "denoise": TaskDefaults("image-tv", SWITCH_AFTER, "condat-vu", "ellipse-denoise-conjugate"),
 }
+# With an operator, a primal-dual method works from the start.
+OPERATOR_METHOD = "pdhg"
+OPERATOR_RATIO = 1.5
+OPERATOR_ITERATIONS = 300
+OPERATOR_TOLERANCE = 1e-2
 ISOTROPIC_ENTRY = "image-tv-isotropic"  # the default entry for isotropic total variation
 MIRROR_ITERATIONS = 20  # of methods with a mirror map
 EUCLIDEAN_ITERATIONS = 200  # of methods without one
@@ -96,7 +103,7 @@ def plan_restoration(
     answer is that of the method after its iterations.
 
     Args:
-        task: "denoise" or "inpaint".
+        task: "denoise", "inpaint", "deblur" or "upsample".
         method: Name of a method, such as "lamd" or "pdhg".
         mirror: Entry of the zoo, or .safetensors file, with a mirror map or a method.
         iterations: Largest number of iterations.
@@ -111,6 +118,19 @@ def plan_restoration(
     name = None if method is None else method.casefold()
     if name is not None:
         require_known(name, names(), "method")
+    if task in OPERATOR_TASKS:
+        if method is not None or mirror is not None:
+            raise ValueError(f"--method and --mirror are for denoise and inpaint, not for {task}")
+        return RestorationPlan(
+            OPERATOR_METHOD,
+            PDHG(OPERATOR_RATIO),
+            iterations or OPERATOR_ITERATIONS,
+            tolerance or OPERATOR_TOLERANCE,
+            tolerance is not None,
+            OPERATOR_METHOD,
+            fused,
+            f"{OPERATOR_METHOD}, no entry",
+        )
     defaults = DEFAULTS[task]
     is_default = method is None and mirror is None
     if is_default:

@@ -30,12 +30,12 @@ class Found(NamedTuple):
         sources: The given files, and the images in the given folders, sorted by name. A file that
             is given twice is listed once.
         unreadable: Folders that cannot be listed, with the reason.
-        others: Number of files in the folders that do not have the suffix of an image.
+        skipped: Files in the folders that do not have the suffix of an image that can be read.
     """
 
     sources: list[Source]
     unreadable: dict[Path, str]
-    others: int
+    skipped: list[Path]
 
 
 def find_sources(images: Sequence[Path], out: Path) -> Found:
@@ -50,20 +50,23 @@ def find_sources(images: Sequence[Path], out: Path) -> Found:
     """
     found: list[Source] = []
     unreadable: dict[Path, str] = {}
-    others = 0
+    skipped: list[Path] = []
     for path in images:
         if not path.is_dir():
             found.append(Source(path, Path(path.name)))
             continue
         listed = _files_below(path, out, unreadable)
         files = sorted(file for file in listed if IMAGE.fullmatch(file.name))
-        others += sum(not file.name.startswith(".") for file in listed) - len(files)
+        wanted = set(files)
+        skipped += sorted(
+            file for file in listed if file not in wanted and not file.name.startswith(".")
+        )
         if not files and path in unreadable:
             raise DataMissing(f"the folder {path} cannot be read: {unreadable[path]}")
         if not files and not unreadable:
             raise DataMissing(f"there is no image in {path}")
         found += [Source(file, file.relative_to(path)) for file in files]
-    return Found(list(dict.fromkeys(found)), unreadable, others)
+    return Found(list(dict.fromkeys(found)), unreadable, skipped)
 
 
 def _files_below(folder: Path, out: Path, unreadable: dict[Path, str]) -> list[Path]:

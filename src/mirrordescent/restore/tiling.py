@@ -7,9 +7,11 @@ from typing import TypeAlias
 MARGIN = 32  # pixels around a tile that are solved for and discarded
 
 Window: TypeAlias = tuple[slice, slice]
+Tile: TypeAlias = tuple[Window, Window, Window]
+"""The part of an image to solve, the part of that solution to keep, and its place in the image."""
 
 
-def windows(height: int, width: int, side: int) -> Iterator[tuple[Window, Window, Window]]:
+def windows(height: int, width: int, side: int) -> Iterator[Tile]:
     """Yield tiles of at most this side.
 
     Each tile has three windows: the part of the image to solve, the part of that solution to keep,

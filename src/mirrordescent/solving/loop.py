@@ -99,11 +99,12 @@ def solve(
     rules = (stop,) if isinstance(stop, Rule) else tuple(stop or ())
     check_at, record_at = _plan_checks(iterations, check_every, trace)
 
-    if method.certifies:
+    ask_problem = not method.certifies and any(rule.needs_bound for rule in rules)
+    if method.certifies or ask_problem:
         require_statements_once(problem, x0)
     run = steps_for(method, problem, oracle, generator, fused)
     state = method.init(x0, problem) if state is None else method.warm_start(state, problem)
-    record = _Record(problem, method, x0, state, diverge_factor)
+    record = _Record(problem, method, x0, state, diverge_factor, ask_problem)
     seconds = 0.0
     with ProgressBar("solving", iterations, progress) as bar:
         for k in sorted(check_at | record_at):
@@ -130,8 +131,16 @@ class _Record:
     """The values, bounds and statuses of a run so far."""
 
     def __init__(
-        self, problem: Problem, method: Method[Any], x0: Tree, state: Any, diverge_factor: float
+        self,
+        problem: Problem,
+        method: Method[Any],
+        x0: Tree,
+        state: Any,
+        diverge_factor: float,
+        ask_problem: bool,
     ) -> None:
+        self.ask_problem = ask_problem
+        self.convexity = (problem.strong_convexity() or 0.0) if ask_problem else 0.0
         self.problem = problem
         self.method = method
         self.state = state
@@ -169,8 +178,9 @@ class _Record:
         """Update the statuses, and return the state with the frozen samples put back."""
         running = self.running
         state = where(running, state, self.state)
+        self.state = state  # frees the memory of the earlier state
         x, value = self._answer(state)
-        self._raise_lower_bound(state)
+        self._raise_lower_bound(state, x)
         self._mark_failures(state, x, value)
         improved = self.running & (value < self.best_value)
         self.best_x = where(improved, x, self.best_x)
@@ -203,7 +213,6 @@ class _Record:
         self.previous = PreviousCheck(x, self.lower)
         self.x = x
         self.value = value
-        self.state = state
         return state
 
     def add_to_trace(self, state: Any, k: int, seconds: float) -> None:
@@ -218,13 +227,20 @@ class _Record:
         x = where(running, self.method.answer(state), self.x)
         return x, torch.where(running, self.problem.value(x), self.value)
 
-    def _raise_lower_bound(self, state: Any) -> None:
+    def _raise_lower_bound(self, state: Any, x: Tree) -> None:
+        """Keep the best bound of the method or, if it is needed, of the problem at x."""
         bound = self.method.lower_bound(self.problem, state)
+        if bound is None and self.ask_problem:
+            bound = self.problem.bound_at(x, self.convexity)
         if bound is not None:
             self.lower = bound if self.lower is None else torch.fmax(self.lower, bound)
 
     def _mark_failures(self, state: Any, x: Tree, value: Tensor) -> None:
         self._mark(~(is_finite(x) & value.isfinite()), Status.NON_FINITE)
+        excluded = self.method.excluded(self.problem, state)
+        if excluded is not None:
+            self._mark(excluded[0], Status.INFEASIBLE)
+            self._mark(excluded[1], Status.UNBOUNDED)
         inside = self.method.inside(state)
         if inside is not None:
             self._mark(~inside, Status.LEFT_DOMAIN)
@@ -268,7 +284,7 @@ class _Record:
         failed = (self.status >= Status.DIVERGED) & (self.status != Status.PRECISION)
         conditions: tuple[str, ...] = ()
         if self.lower is not None:
-            conditions = premises(self.problem)
+            conditions = premises(self.problem, "gradients" if self.ask_problem else None)
             require_consistent(
                 self.problem, self.lower, self.best_value, self.start_value, conditions
             )

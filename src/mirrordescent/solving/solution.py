@@ -22,6 +22,12 @@ class Status(IntEnum):
     PRECISION = 6
     """Rounding errors of f are larger than the tolerance, so that convergence cannot be decided."""
 
+    INFEASIBLE = 7
+    """No point satisfies the constraints; the method has a certificate."""
+
+    UNBOUNDED = 8
+    """The objective has no lower bound; the method has a direction along which it falls."""
+
     @property
     def failed(self) -> bool:
         """Whether the last iterate is unusable."""
@@ -36,7 +42,13 @@ class Status(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-_FAILURES = (Status.DIVERGED, Status.NON_FINITE, Status.LEFT_DOMAIN)
+_FAILURES = (
+    Status.DIVERGED,
+    Status.NON_FINITE,
+    Status.LEFT_DOMAIN,
+    Status.INFEASIBLE,
+    Status.UNBOUNDED,
+)
 _SEVERITY = (Status.CONVERGED, Status.PRECISION, Status.RUNNING, Status.BUDGET, *_FAILURES)
 
 

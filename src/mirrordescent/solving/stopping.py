@@ -112,6 +112,8 @@ class Rule:
     test: Callable[[Snapshot], Tensor]
     status: Status = Status.CONVERGED
     undecidable: Callable[[Snapshot], Tensor] | None = None
+    needs_bound: bool = False
+    """Whether the test needs a lower bound. If the method proves none, the problem is asked."""
 
     def __call__(self, snapshot: Snapshot) -> Tensor:
         """Return the samples that should stop, (batch,) bool."""
@@ -165,7 +167,8 @@ def gap(
     Args:
         tolerance: Share of the gap at the start that may remain.
         lower: Lower bound on the optimal values, such as the value of a reference. By default the
-            bound that the method proves (PDHG, DualFISTA, Certified).
+            bound that the method proves (PDHG, DualFISTA, Certified), or that the problem proves
+            at the answer (:meth:`Problem.bound_at`).
         start_value: Value to use as f(x₀). By default the value at the start of the run.
     """
     _require_positive("tolerance", tolerance)
@@ -179,7 +182,11 @@ def gap(
         if snapshot.method.certifies and snapshot.k == 0:
             return None
         name = type(snapshot.method).__name__
-        raise ValueError(f"gap() needs a lower bound, and {name} gives none: give lower=")
+        problem = type(snapshot.problem).__name__
+        raise ValueError(
+            f"gap() needs a lower bound, and neither {name} nor {problem} gives one: give lower=, "
+            "or use a primal-dual method"
+        )
 
     def measure(snapshot: Snapshot, bound: Tensor) -> _Measured:
         """Compare the values as computed; ε is a few units in the last place of f."""
@@ -230,12 +237,14 @@ def gap(
         indistinguishable = measured.difference <= 2 * measured.rounding
         return too_small & (indistinguishable | _settled(snapshot, measured.rounding))
 
-    return Rule(test, undecidable=undecidable)
+    return Rule(test, undecidable=undecidable, needs_bound=lower is None)
 
 
 def _reached(measured: _Measured) -> Tensor:
     """Return the samples whose gap is allowed, whatever the rounding errors."""
-    return measured.difference + measured.rounding <= measured.allowed
+    within = measured.difference + measured.rounding <= measured.allowed
+    # Without a finite bound, both sides are infinite.
+    return within & measured.difference.isfinite()
 
 
 def _settled(snapshot: Snapshot, rounding: Tensor) -> Tensor:

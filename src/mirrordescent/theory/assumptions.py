@@ -21,6 +21,7 @@ from mirrordescent.mirrors import Conjugate, MirrorMap
 from mirrordescent.parts import claim_holds
 from mirrordescent.problems import Problem
 from mirrordescent.problems.origin import user_definition
+from mirrordescent.problems.sizes import entry_sizes
 from mirrordescent.problems.statements import states_function
 from mirrordescent.theory import curvature
 from mirrordescent.theory.constants import MapConstants, ProblemConstants
@@ -68,29 +69,30 @@ class Verdict:
 
 
 def sample_nearby_points(
-    x0: Tree, domain: Domain, generator: Generator, count: int = 3
+    x0: Tree, domain: Domain, generator: Generator, count: int = 3, length: float = 1.0
 ) -> list[Tree]:
     """Return a start and random points around it, all in the interior of a domain.
 
-    The noise has the root mean square of each leaf of the start, but at least 1, as its standard
-    deviation.
+    The noise has the root mean square of each leaf of the start as its standard deviation.
 
     Args:
         x0: Start.
         domain: Domain of the points.
         generator: Random generator for the noise.
         count: Number of points besides the start.
+        length: Standard deviation for leaves that are 0, such as
+            :func:`~mirrordescent.problems.sizes.natural_length`.
     """
+    sizes = entry_sizes(x0, length)
 
-    def perturb(leaf: Tensor) -> Tensor:
+    def perturb(leaf: Tensor, size: Tensor) -> Tensor:
         noise = torch.randn(
             leaf.shape, generator=generator, device=generator.device, dtype=leaf.dtype
         )
-        scale = float(leaf.square().mean().sqrt().clamp(min=1))
-        return leaf + scale * noise.to(leaf.device)
+        return leaf + size * noise.to(leaf.device)
 
-    points = [x0, *(tree_map(perturb, x0) for _ in range(count))]
-    return [move_inside(x, domain) for x in points]
+    points = [x0, *(tree_map(perturb, x0, sizes) for _ in range(count))]
+    return [move_inside(x, domain, sizes) for x in points]
 
 
 def map_verdicts(

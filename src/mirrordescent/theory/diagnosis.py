@@ -14,6 +14,7 @@ from mirrordescent.mirrors import MirrorMap
 from mirrordescent.mirrors.inverse import NotConverged
 from mirrordescent.oracles import Default, Exact, Oracle
 from mirrordescent.problems import Problem
+from mirrordescent.problems.sizes import natural_length
 from mirrordescent.references import certify
 from mirrordescent.schedules import RootReciprocal
 from mirrordescent.solving import solve
@@ -199,7 +200,7 @@ def _prepare(
     """
     domain = usable_domain(mirror, problem)
     points = [move_inside(x, domain) for x in (x0, mix(0.5, x0, u), u)]
-    _, nearby = sample_nearby_points(x0, domain, generator, 1)
+    _, nearby = sample_nearby_points(x0, domain, generator, 1, natural_length(problem, x0))
     points.append(nearby)
     return Examination(
         mirror=mirror,

@@ -12,6 +12,7 @@ from mirrordescent.mirrors import Conjugate, LearnedPair, MirrorMap, StrongConve
 from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.mirrors.inverse import invert
 from mirrordescent.problems import Problem
+from mirrordescent.problems.sizes import entry_sizes, inner_point
 from mirrordescent.trees import Tree, add_over_leaves, dot, mix, sum_per_sample, tree_map
 
 QUADRATURE_NODES = 16
@@ -160,11 +161,18 @@ def difference(first: Tree, second: Tree) -> Tree:
     return tree_map(torch.sub, first, second)
 
 
-def move_inside(x: Tree, domain: Domain) -> Tree:
-    """Return x if it lies in the domain, else its projection, pulled away from the boundary."""
+def move_inside(x: Tree, domain: Domain, sizes: Tree | None = None) -> Tree:
+    """Return x if it lies in the domain, else its projection, pulled away from the boundary.
+
+    Args:
+        x: Points.
+        domain: Domain.
+        sizes: Typical size of an entry of every leaf; by default that of x.
+    """
     if bool(domain.contains(x).all()):
         return x
-    return mix(INTERIOR_SHARE, domain.project(x), domain.inner_point(x))
+    inner = inner_point(domain, x, entry_sizes(x) if sizes is None else sizes)
+    return mix(INTERIOR_SHARE, domain.project(x), inner)
 
 
 def usable_domain(mirror: MirrorMap | None, problem: Problem) -> Domain:

@@ -13,6 +13,7 @@ from mirrordescent.methods.base import Storage, Theorem
 from mirrordescent.mirrors import MirrorMap
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems import Problem
+from mirrordescent.problems.sizes import natural_length
 from mirrordescent.schedules import Extension, admissible_step
 from mirrordescent.theory.assumptions import inverts_exactly, sample_nearby_points
 from mirrordescent.theory.constants import (
@@ -105,7 +106,13 @@ def recommend(
         )
     if points is None:
         generator = generator or torch.Generator().manual_seed(0)
-        points = sample_nearby_points(problem.start(), usable_domain(mirror, problem), generator)
+        start = problem.start()
+        points = sample_nearby_points(
+            start,
+            usable_domain(mirror, problem),
+            generator,
+            length=natural_length(problem, start),
+        )
     storage = storage_of(method)
     duals = [mirror.to_dual(x) for x in points]
     exact = inverts_exactly(mirror, points, duals)

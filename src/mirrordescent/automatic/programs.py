@@ -1,0 +1,53 @@
+"""Solvers and candidates for linear and quadratic programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mirrordescent.methods import ADMM, PDHG, CondatVu, Method
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.programs import QP
+from mirrordescent.racing import TunableSolver
+from mirrordescent.schedules import PowerLaws
+
+PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Penalties of ADMM that are tried, relative to the scale of the problem."""
+
+RATIOS = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""Ratios of the step sizes of primal-dual methods that are tried."""
+
+POLISH = 10
+"""Steps between predictions of the active set."""
+
+
+def program_solvers(problem: QP) -> list[TunableSolver]:
+    """Return the classical solvers of a program."""
+    solvers = [
+        TunableSolver("ADMM", lambda rho: ADMM(rho, polish=0), PENALTIES),
+        TunableSolver("ADMM with active sets", lambda rho: ADMM(rho, polish=POLISH), PENALTIES),
+    ]
+    if problem.P is None:
+        solvers.append(TunableSolver("PDHG", PDHG, RATIOS))
+    else:
+        solvers.append(TunableSolver("Condat–Vũ", CondatVu, RATIOS))
+    return solvers
+
+
+def program_method(
+    problem: Problem, rho: float, law: Callable[..., PowerLaws], polish: int
+) -> Method[Any]:
+    """Return ADMM with a learned penalty for every inequality, and a learned over-relaxation.
+
+    Args:
+        problem: A program of the class.
+        rho: First penalty of all inequalities.
+        law: Makes a schedule from its values.
+        polish: Number of steps between predictions of the active set; 0 for none.
+    """
+    assert isinstance(problem, QP)
+    rows = problem.reduced.rows
+    penalties = torch.full((rows,), rho, dtype=problem.q.dtype)
+    return ADMM(penalties, law(1.6), polish=polish).to(problem.q.dtype)

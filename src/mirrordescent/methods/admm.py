@@ -1,0 +1,321 @@
+"""ADMM for linear and quadratic programs, with one decomposition for a whole class of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mirrordescent.methods.base import Method
+from mirrordescent.oracles import Oracle
+from mirrordescent.problems.active_sets import polish_active_set
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.programs import QP
+from mirrordescent.problems.quadratics import matvec
+from mirrordescent.problems.reduced_programs import ReducedProgram, SparseProgram, sparse_step
+from mirrordescent.schedules import ScheduleLike, as_schedule
+from mirrordescent.trees import Tree
+
+CERTAIN = 1e3
+"""A certificate of infeasibility must exclude points this many times larger than the iterate."""
+
+
+class ADMMState(NamedTuple):
+    """Steps taken, images z of the point, multipliers y, and the samples that are solved exactly.
+
+    ``v`` is the primal iterate of a sparse program. ``work`` holds the matrices of the class.
+    """
+
+    k: int
+    z: Tensor
+    y: Tensor
+    v: Tensor
+    exact: Tensor
+    work: Any
+
+    @property
+    def x(self) -> Tensor:
+        """The point in the variables of the program."""
+        return self.work.point(self)
+
+
+class _DenseWork:
+    """The matrices of an iteration on a dense program, in the type of the problem."""
+
+    def __init__(self, problem: QP, program: ReducedProgram, rho: Tensor) -> None:
+        like = problem.q
+        self.program = program
+        weights = (rho.double() * program.unit).expand(program.rows)
+        K, M = program.factor(weights)
+        self.K = K
+        self.rho = weights.to(like)
+        self.M = M.to(like)
+        self.bias = -matvec(program.C, matvec(K, program.g)).to(like)
+        self.low = program.low.to(like)
+        self.high = program.high.to(like)
+        # x = base + W(ρz − y) needs one product.
+        self.W = (program.N @ K @ program.C.mT).to(like)
+        self.base = (program.start - matvec(program.N, matvec(K, program.g))).to(like)
+
+    def start(self, x0: Tensor) -> tuple[Tensor, Tensor]:
+        program = self.program
+        moved = matvec(program.A_rows, x0.double() - program.start)
+        return torch.clamp((program.scale * moved).to(x0), self.low, self.high), x0[:, :0]
+
+    def step(self, state: ADMMState, alpha: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ahead = self.bias + matvec(self.M, self.rho * state.z - state.y)
+        v = alpha * ahead + (1 - alpha) * state.z
+        z = torch.clamp(v + state.y / self.rho, self.low, self.high)
+        return state.v, z, state.y + self.rho * (v - z)
+
+    def point(self, state: ADMMState) -> Tensor:
+        return self.base + matvec(self.W, self.rho * state.z - state.y)
+
+    def multipliers(self, state: ADMMState) -> Tensor:
+        x = self.point(state).double()
+        return self.program.multipliers(x, state.y.double())
+
+    def polish(self, state: ADMMState, rounds: int) -> ADMMState:
+        """Solve the systems of the predicted active sets, and keep solutions that are verified."""
+        schur = self.program.schur
+        if schur is None or not self.program.rows:
+            return state
+        y, z, solved = polish_active_set(
+            schur, self.program, state.y.double(), state.z.double(), self.rho.double(), rounds
+        )
+        accepted = (solved & ~state.exact).unsqueeze(-1)
+        return state._replace(
+            z=torch.where(accepted, z.to(state.z), state.z),
+            y=torch.where(accepted, y.to(state.y), state.y),
+            exact=state.exact | solved,
+        )
+
+
+class _SparseWork:
+    """The decomposition of a sparse program."""
+
+    def __init__(self, problem: QP, program: SparseProgram, rho: Tensor) -> None:
+        if rho.requires_grad and torch.is_grad_enabled():
+            raise TypeError("ADMM on sparse programs cannot be differentiated: use dense matrices")
+        self.program = program
+        weights = (rho.detach().double() * program.unit).expand(program.rows).cpu()
+        self.solver, self.rho, self.sigma = program.factor(weights)
+
+    def start(self, x0: Tensor) -> tuple[Tensor, Tensor]:
+        image = torch.sparse.mm(self.program.C, x0.double().mT).mT
+        return torch.clamp(image, self.program.low, self.program.high).to(x0), x0
+
+    def step(self, state: ADMMState, alpha: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return sparse_step(
+            self.program,
+            self.solver,
+            self.rho,
+            self.sigma,
+            state.v,
+            state.z,
+            state.y,
+            float(alpha),
+        )
+
+    def point(self, state: ADMMState) -> Tensor:
+        return state.v
+
+    def multipliers(self, state: ADMMState) -> Tensor:
+        return self.program.scale * state.y.double()
+
+    def polish(self, state: ADMMState, rounds: int) -> ADMMState:
+        return state
+
+
+class ADMM(Method[ADMMState]):
+    """The alternating direction method of multipliers on a program without its equalities:
+
+    .. code-block:: none
+
+        v  = (H + CᵀRC)⁻¹ (Cᵀ(Rz − y) − g)
+        w  = αCv + (1 − α)z
+        z⁺ = min(max(w + y/ρ, low), high)
+        y⁺ = y + ρ(w − z⁺)
+
+    with R = diag(ρ). Equalities are eliminated once for the class, and (H + CᵀRC)⁻¹ is computed
+    once for all problems that share their matrices, so that a step is one product with a matrix.
+    Penalties ρ, one for each inequality, are the metric of the method; they can be learned, and so
+    can the over-relaxation α.
+
+    After every ``polish`` steps the active set is predicted: constraints at a bound whose
+    multiplier has the right sign. The system of its optimality conditions is solved, the set is
+    corrected a few times, and the solution is used if it satisfies all optimality conditions up to
+    rounding. Otherwise the iteration goes on where it was. This needs an objective that is
+    strongly convex where the equalities hold.
+
+    The method proves lower bounds (:class:`~mirrordescent.problems.QP`), so that ``gap(1e-4)``
+    works. Problems without a feasible point, or without a minimum, end with the status
+    ``INFEASIBLE`` or ``UNBOUNDED``; :meth:`certificate` returns the reason.
+
+    Args:
+        rho: Penalty, relative to the scale of the objective: a number or one for each inequality.
+        relaxation: Over-relaxation α in (0, 2), a number or a schedule.
+        polish: Number of steps between predictions of the active set; 0 for none.
+        rounds: Corrections of a predicted active set.
+
+    References: Boyd et al., Found. Trends Mach. Learn. 3 (2011); Stellato et al., OSQP, Math.
+        Program. Comput. 12 (2020).
+
+    >>> from mirrordescent import gap, solve
+    >>> program = QP(torch.eye(2), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2), u=torch.ones(1))
+    >>> solution = solve(program, ADMM(), stop=gap(1e-4))
+    >>> solution.statuses, solution.x.round(decimals=3)
+    ([<Status.CONVERGED: 1>], tensor([[0., 1.]]))
+    """
+
+    cli_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        rho: float | Tensor | Sequence[float] = 1.0,
+        relaxation: ScheduleLike = 1.6,
+        polish: int = 10,
+        rounds: int = 4,
+    ) -> None:
+        super().__init__()
+        if isinstance(rho, Sequence):  # as it is stored
+            rho = torch.tensor(rho)
+        if not bool((torch.as_tensor(rho) > 0).all()):
+            raise ValueError(f"rho must be positive, got {rho}")
+        if polish < 0 or rounds < 0:
+            raise ValueError(f"polish and rounds must be at least 0, got {polish} and {rounds}")
+        self._rho = 1.0 if isinstance(rho, Tensor) else float(rho)
+        self.log_rho: nn.Parameter | None = None
+        if isinstance(rho, Tensor):
+            self.log_rho = nn.Parameter(rho.detach().log())
+        self.relaxation = as_schedule(relaxation, "relaxation")
+        self.polish = int(polish)
+        self.rounds = int(rounds)
+
+    @property
+    def rho(self) -> float | Tensor:
+        """The penalties: a number, or a tensor that can be learned."""
+        return self._rho if self.log_rho is None else self.log_rho.exp()
+
+    def init(self, x0: Tree, problem: Problem | None = None) -> ADMMState:
+        work = self._work(problem)
+        start = cast(Tensor, x0)
+        z, v = work.start(start)
+        exact = torch.zeros(len(z), dtype=torch.bool, device=z.device)
+        return ADMMState(0, z, torch.zeros_like(z), v, exact, work)
+
+    def warm_start(self, state: ADMMState, problem: Problem) -> ADMMState:
+        """Return a state with the same multipliers and images, clipped to the new bounds."""
+        work = self._work(problem)
+        z = torch.clamp(state.z, work.program.low.to(state.z), work.program.high.to(state.z))
+        exact = torch.zeros_like(state.exact)
+        return ADMMState(0, z, state.y, state.v, exact, work)
+
+    def step(
+        self, problem: Problem, state: ADMMState, oracle: Oracle, generator: Generator | None = None
+    ) -> ADMMState:
+        count = state.k + 1
+        if bool(state.exact.all()):
+            return state._replace(k=count)
+        v, z, y = state.work.step(state, self.relaxation(count))
+        new = ADMMState(count, z, y, v, state.exact, state.work)
+        graph = torch.is_grad_enabled() and y.requires_grad
+        if self.polish and count % self.polish == 0 and not graph:
+            new = state.work.polish(new, self.rounds)
+        return new
+
+    def lower_bound(self, problem: Problem, state: ADMMState) -> Tensor | None:
+        return cast(QP, problem).bound_of_pair(state.x, state.work.multipliers(state))
+
+    def excluded(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
+        """Return the samples without a feasible point, and those without a minimum, (batch,)."""
+        program = cast(QP, problem)
+        y, direction = self._differences(program, state)
+        size = 1 + state.x.abs().amax(-1).double()
+        infeasible = _excluded_radius(program, y) > CERTAIN * size
+        mismatch = state.work.program.mismatch
+        if mismatch.shape[-1]:
+            worst = mismatch.abs().amax(-1)
+            infeasible = infeasible | (worst > 1e-6 * (1 + worst))
+        return infeasible, ~infeasible & _falls_forever(program, direction)
+
+    def certificate(self, problem: Problem, state: ADMMState) -> dict[str, Tensor]:
+        """Return multipliers y that prove infeasibility, and directions along which f falls.
+
+        For every x with ‖x‖_∞ < R, ⟨y, Ax⟩ ≤ ‖Aᵀy‖₁R < min_{l ≤ w ≤ u} ⟨y, w⟩. So no such x is
+        feasible. ``radius`` is R, which is infinite if Aᵀy = 0.
+
+        Returns:
+            ``multipliers`` (batch, m), ``radius`` (batch,) and ``direction`` (batch, n).
+        """
+        program = cast(QP, problem)
+        y, direction = self._differences(program, state)
+        return {
+            "multipliers": y,
+            "radius": _excluded_radius(program, y),
+            "direction": direction,
+        }
+
+    @torch.no_grad()
+    def _differences(self, program: QP, state: ADMMState) -> tuple[Tensor, Tensor]:
+        """Return the changes of y and x in a step, of length 1.
+
+        They converge to certificates if there is no solution.
+        """
+        v, z, y = state.work.step(state, 1.0)
+        after = ADMMState(state.k, z, y, v, state.exact, state.work)
+        dx = (after.x - state.x).double()
+        dy = state.work.multipliers(after) - state.work.multipliers(state)
+        return _normalised(dy), _normalised(dx)
+
+    def _work(self, problem: Problem | None) -> Any:
+        if not isinstance(problem, QP):
+            name = "None" if problem is None else type(problem).__name__
+            raise TypeError(f"ADMM needs a problem of class QP, got {name}")
+        program = problem.reduced
+        rho = torch.as_tensor(self.rho, device=problem.q.device)
+        if rho.ndim and rho.shape != (program.rows,):
+            raise ValueError(
+                f"rho must be a number or have one entry for each of the {program.rows} "
+                f"inequalities, got {tuple(rho.shape)}"
+            )
+        if isinstance(program, SparseProgram):
+            return _SparseWork(problem, program, rho)
+        return _DenseWork(problem, program, rho)
+
+
+def _normalised(direction: Tensor) -> Tensor:
+    size = direction.abs().amax(-1, keepdim=True) if direction.shape[-1] else direction.sum(-1)
+    if not direction.shape[-1]:
+        return direction
+    return torch.where(size > 0, direction / size, 0.0)
+
+
+def _excluded_radius(program: QP, y: Tensor) -> Tensor:
+    """Return the R below which no ‖x‖_∞ is feasible, by multipliers y; 0 if y excludes nothing."""
+    upper = program.u.double()
+    lower = program.l.double()
+    y = torch.where(upper.isfinite(), y, y.clamp(max=0))
+    y = torch.where(lower.isfinite(), y, y.clamp(min=0))
+    support = torch.where(y == 0, 0.0, torch.maximum(upper * y, lower * y)).sum(-1)
+    size = (torch.where(y == 0, 0.0, torch.maximum((upper * y).abs(), (lower * y).abs()))).sum(-1)
+    clear = -support > 1e-6 * size.nan_to_num(posinf=0.0)
+    pull = program.times_A_adjoint(y.to(program.q)).double().abs().sum(-1)
+    rounding = 1e-7 if program.q.dtype == torch.float32 else 1e-14
+    return torch.where(clear & (y != 0).any(-1), -support / (pull + rounding), 0.0)
+
+
+def _falls_forever(program: QP, direction: Tensor) -> Tensor:
+    """Return the samples whose objective falls along a direction that stays feasible, (batch,)."""
+    d = direction.to(program.q)
+    slope = (program.q * d).sum(-1)
+    steepness = program.q.abs().sum(-1).clamp(min=1e-30)
+    tolerance = 1e-4
+    bent = program.times_P(d).abs().amax(-1) > tolerance * slope.abs()
+    Ad = program.times_A(d)
+    leaves_above = (Ad > tolerance) & program.u.isfinite()
+    leaves_below = (Ad < -tolerance) & program.l.isfinite()
+    stays = ~(leaves_above | leaves_below).any(-1)
+    return (slope < -tolerance * steepness) & ~bent & stays

@@ -1,0 +1,595 @@
+"""Linear and quadratic programs, in batches that may share their matrices."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mirrordescent._internal.arrays import as_tensor, is_sparse
+from mirrordescent._internal.derived import Derived
+from mirrordescent._internal.rounding import rounded_down, sum_error, unit
+from mirrordescent.parts import Config
+from mirrordescent.problems.active_sets import trajectory
+from mirrordescent.problems.base import Problem
+from mirrordescent.problems.outside_operators import SparseMatrix
+from mirrordescent.problems.quadratics import _eigenvalues, matvec
+from mirrordescent.problems.reduced_programs import ReducedProgram, SparseProgram, multipliers
+from mirrordescent.problems.saddle import SaddlePoint
+
+LARGEST_DENSE = 2000
+"""Number of variables up to which eigenvalues are computed."""
+
+PENALTY = 2.0
+"""Weight of violations, as a multiple of the largest multiplier of a short run."""
+
+
+class QP(Problem, SaddlePoint):
+    """min ½⟨x, Px⟩ + ⟨q, x⟩ subject to l ≤ Ax ≤ u; a linear program if P = 0.
+
+    Rows with l = u are equalities. Bounds may be infinite. All problems of a batch may share P and
+    A, or each has its own.
+
+    **Value.** Constraints enter f by an exact penalty with a weight κ:
+
+    .. code-block:: none
+
+        f(x) = ½⟨x, Px⟩ + ⟨q, x⟩ + κ Σᵢ max(aᵢx − uᵢ, lᵢ − aᵢx, 0)
+
+    If κ is larger than all multipliers, the minimisers of f are those of the program. If a value
+    is within ε of a lower bound, the objective is within ε of the optimum, and the violation is
+    at most ε/(κ − ‖y*‖_∞). With a κ that is too small a gap does not close, so that no wrong
+    answer counts as converged.
+
+    **Lower bounds.** For multipliers y with |y| ≤ κ and any point x, with δ = Px + q + Aᵀy,
+
+    .. code-block:: none
+
+        optimum ≥ ½⟨x, Px⟩ + ⟨q, x⟩ + ⟨y, Ax⟩ − Σᵢ max(uᵢyᵢ, lᵢyᵢ) − r(δ)
+
+    r is ‖δ‖²/(2μ) if P is μ-strongly convex, where multiples of squared equalities may be added
+    to P; otherwise the largest −⟨δ, x' − x⟩ over the bounds of single variables among the rows of
+    A, or over ‖x'‖_∞ ≤ radius. The bound is computed in double precision, and all rounding errors
+    are subtracted. It rests on the data, on P ⪰ 0 (eigenvalues within rounding of 0 count as 0)
+    and on ``radius``, if it is given.
+
+    Args:
+        P: Symmetric positive semidefinite matrix, (n, n) or (batch, n, n); a sparse matrix of SciPy
+            or torch; None for a linear program.
+        q: Linear term, (n,) or (batch, n).
+        A: Matrix of the constraints, (m, n) or (batch, m, n), or sparse; None for no constraints.
+        l: Lower bounds, (m,) or (batch, m); None for −∞.
+        u: Upper bounds, (m,) or (batch, m); None for ∞.
+        penalty: Weight κ, a number or (batch,). By default twice the largest multiplier after a
+            short run.
+        radius: Bound on ‖x‖_∞ of some minimiser, if it is known.
+
+    >>> P = torch.eye(2)
+    >>> program = QP(P, torch.tensor([[-1.0, 0.0]]), torch.ones(1, 2), torch.ones(1), torch.ones(1))
+    >>> program.violation(torch.tensor([[0.5, 0.0]]))
+    tensor([0.5000])
+    """
+
+    convex = True
+    proximable = False
+
+    q: Tensor
+    l: Tensor  # noqa: E741
+    u: Tensor
+
+    def __init__(
+        self,
+        P: Any,
+        q: Any,
+        A: Any = None,
+        l: Any = None,  # noqa: E741
+        u: Any = None,
+        penalty: float | Tensor | None = None,
+        radius: float | None = None,
+    ) -> None:
+        q = as_tensor(q, "q")
+        n = q.shape[-1]
+        P = _matrix(P, "P", q, (n, n))
+        A = _matrix(torch.zeros(0, n) if A is None else A, "A", q, None)
+        m = A.size[0] if isinstance(A, SparseMatrix) else A.shape[-2]
+        l = _bounds(l, -math.inf, "l", m, q)  # noqa: E741
+        u = _bounds(u, math.inf, "u", m, q)
+        tensors = {"q": (q, 1), "l": (l, 1), "u": (u, 1), "P": (P, 2), "A": (A, 2)}
+        batch = _common_batch(tensors)
+        super().__init__(batch, (n,), q=q)
+        _check_shapes(P, A, n)
+        if not bool((l <= u).all()) or bool((l == math.inf).any()) or bool((u == -math.inf).any()):
+            raise ValueError("bounds must satisfy l ≤ u with l < ∞ and u > −∞")
+        self.register_buffer("l", l)
+        self.register_buffer("u", u)
+        self._set("P", P)
+        self._set("A", A)
+        self.rows = m
+        self.radius = None if radius is None else float(radius)
+        if isinstance(penalty, Tensor):
+            self.register_buffer("penalty", penalty)
+        else:
+            self.penalty = penalty
+        self.proximable = P is None
+        self._estimated: Tensor | None = None
+
+    def _set(self, name: str, matrix: Tensor | SparseMatrix | None) -> None:
+        if isinstance(matrix, SparseMatrix):
+            self.add_module(name, matrix)
+        else:
+            self.register_buffer(name, matrix)
+
+    def config(self) -> Config:
+        return {
+            "P": self.P,
+            "q": self.q,
+            "A": self.A,
+            "l": self.l,
+            "u": self.u,
+            "penalty": self.penalty,
+            "radius": self.radius,
+        }
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a matrix is sparse."""
+        return isinstance(self.P, SparseMatrix) or isinstance(self.A, SparseMatrix)
+
+    # The function.
+
+    def times_P(self, x: Tensor) -> Tensor:
+        """Px."""
+        return torch.zeros_like(x) if self.P is None else _product(self.P, x)
+
+    def times_A(self, x: Tensor) -> Tensor:
+        """Ax."""
+        return _product(self.A, x)
+
+    def times_A_adjoint(self, y: Tensor) -> Tensor:
+        """Aᵀy."""
+        if isinstance(self.A, SparseMatrix):
+            return self.A.A_adjoint(y)
+        return matvec(self.A.mT, y)
+
+    def objective(self, x: Tensor) -> Tensor:
+        """½⟨x, Px⟩ + ⟨q, x⟩ per sample, without the penalty: (batch,)."""
+        return (x * (0.5 * self.times_P(x) + self.q)).sum(-1)
+
+    def violations(self, x: Tensor) -> Tensor:
+        """max(Ax − u, l − Ax, 0) of every row: (batch, m)."""
+        Ax = self.times_A(x)
+        return torch.maximum(Ax - self.u, self.l - Ax).clamp(min=0)
+
+    def violation(self, x: Tensor) -> Tensor:
+        """The largest violation of a constraint, per sample: (batch,)."""
+        violations = self.violations(x)
+        return violations.amax(-1) if self.rows else violations.sum(-1)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight κ of violations, a tensor of shape (1,) or (batch,)."""
+        if self.penalty is not None:
+            return torch.as_tensor(self.penalty, dtype=self.q.dtype, device=self.q.device).view(-1)
+        if self._estimated is None:
+            y = multipliers(self.reduced) if self.rows else self.q.new_zeros(1, 1).double()
+            size = y.abs().amax(-1) + 1e-3 * self.q.double().abs().amax(-1)
+            self._estimated = PENALTY * size.clamp(min=1e-6)
+        return self._estimated.to(self.q)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.objective(x) + self.weight * self.violations(x).sum(-1)
+
+    def grad(self, x: Tensor) -> Tensor:
+        """Return Px + q plus a subgradient of the penalty."""
+        return self._gradient(x, 0.0)
+
+    def smoothed_grad(self, x: Tensor, width: float | Tensor) -> Tensor:
+        """Return the gradient with kinks smoothed over a width of Ax."""
+        return self._gradient(x, width)
+
+    def _gradient(self, x: Tensor, width: float | Tensor) -> Tensor:
+        Ax = self.times_A(x)
+        over = _ramp(Ax - self.u, width) - _ramp(self.l - Ax, width)
+        slope = self.weight.unsqueeze(-1) * over
+        return self.times_P(x) + self.q + self.times_A_adjoint(slope)
+
+    # The saddle-point form.
+
+    @cached_property
+    def _norms(self) -> tuple[float, float]:
+        """Upper bounds on ‖P‖ and ‖A‖."""
+        norms = []
+        for matrix in (self.P, self.A):
+            if matrix is None:
+                norms.append(0.0)
+            elif isinstance(matrix, SparseMatrix):
+                norms.append(matrix.norm)
+            elif matrix.numel() == 0:
+                norms.append(0.0)
+            else:
+                norms.append(float(torch.linalg.matrix_norm(matrix.double(), 2).max()))
+        return norms[0], norms[1]
+
+    @property
+    def K_norm(self) -> float:
+        return self._norms[1] or 1.0
+
+    @property
+    def F_smoothness(self) -> float:
+        return self._norms[0]
+
+    @property
+    def ratio(self) -> float | None:
+        return None
+
+    def K(self, x: Tensor) -> Tensor:
+        return self.times_A(x)
+
+    def K_adjoint(self, u: Tensor) -> Tensor:
+        return self.times_A_adjoint(u)
+
+    def grad_F(self, x: Tensor) -> Tensor:
+        return self.times_P(x) + self.q
+
+    def prox_F(self, x: Tensor, tau: float | Tensor) -> Tensor:
+        """x − τq, for a linear program."""
+        if self.P is not None:
+            raise TypeError("the objective has no simple prox: use ADMM or CondatVu")
+        step = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.ndim else tau
+        return x - step * self.q
+
+    def prox_G_conjugate(self, u: Tensor, sigma: float | Tensor) -> Tensor:
+        """Return u − σ P_[l, u](u/σ) with |u| ≤ κ; for σ = 0, clip u to allowed signs."""
+        if isinstance(sigma, Tensor) and sigma.ndim:
+            sigma = sigma.unsqueeze(-1)
+        if not isinstance(sigma, Tensor) and sigma == 0:
+            moved = u
+        else:
+            moved = u - sigma * torch.clamp(u / sigma, self.l, self.u)
+        kappa = self.weight.unsqueeze(-1)
+        low = torch.where(self.l.isfinite(), -kappa, 0.0)
+        high = torch.where(self.u.isfinite(), kappa, 0.0)
+        return torch.maximum(torch.minimum(moved, high), low)
+
+    # Lower bounds.
+
+    def lower_bound(self, u: Tensor) -> Tensor:
+        return self.bound_of_pair(cast(Tensor, self.start(len(u))), u)
+
+    def bound_of_pair(self, x: Tensor, u: Tensor) -> Tensor:
+        """Return the lower bound of the class docstring, rounded down."""
+        y = self.prox_G_conjugate(u, 0.0).double()
+        x = x.detach().double()
+        convexity, stiffness = self._convexity()
+        n = x.shape[-1]
+        m = self.rows
+        size = _Magnitudes(self)
+        Ax, Ax_size = size.A(x)
+        Px, Px_size = size.P(x)
+        q = self.q.double()
+        lower = self.l.double()
+        upper = self.u.double()
+        # Multiples of squared equalities vanish at feasible points, and make P positive definite.
+        equal = torch.where(lower == upper, stiffness, 0.0)
+        target = lower.nan_to_num(posinf=0.0, neginf=0.0)
+        residual = torch.where(lower == upper, Ax - target, 0.0)
+        residual_error = sum_error(Ax_size + target.abs(), n)
+        residual_error = torch.where(lower == upper, residual_error, 0.0)
+        pull = y + equal * residual
+        back, back_size = size.A_adjoint(pull)
+        back_error = sum_error(back_size, m)
+        extra, _ = size.A_adjoint(equal * residual_error)
+        delta = Px + q + back
+        delta_error = sum_error(Px_size + q.abs() + back.abs(), n + m) + back_error + extra.abs()
+        supports = torch.maximum(_times(upper, y), _times(lower, y))
+        summands = [0.5 * x * Px, q * x, y * Ax, -supports, 0.5 * equal * residual.square()]
+        sizes = [
+            x.abs() * Px_size,
+            (q * x).abs(),
+            y.abs() * Ax_size,
+            supports.abs(),
+            equal * (residual.abs() + residual_error).square(),
+        ]
+        value = sum(each.sum(-1) for each in summands)
+        error = sum_error(sum(each.sum(-1) for each in sizes), 4 * (n + m))
+        error = error + (equal * residual.abs() * residual_error).sum(-1)
+        slope = delta.abs() + delta_error
+        rest = self._model_decrease(x, delta, delta_error, slope, convexity)
+        return rounded_down(value - error * (1 + unit(8)) - rest, self.q.dtype)
+
+    def _model_decrease(
+        self, x: Tensor, delta: Tensor, error: Tensor, slope: Tensor, convexity: float
+    ) -> Tensor:
+        """Return an upper bound on −min_x' ⟨δ, x' − x⟩ + (μ/2)‖x' − x‖² over all minimisers x'."""
+        n = x.shape[-1]
+        decrease = x.new_full((len(x),), math.inf)
+        if convexity > 0:
+            decrease = slope.square().sum(-1) / (2 * convexity) * (1 + unit(2 * n))
+        low, high = self.variable_bounds()
+        up = torch.maximum(x - low, high - x).clamp(min=0)
+        least = torch.minimum(delta * (low - x), delta * (high - x))
+        boxed = (-least + error * up).nan_to_num(nan=math.inf)
+        # A variable without a slope needs no bounds.
+        boxed = torch.where(slope == 0, 0.0, boxed)
+        return torch.minimum(decrease, boxed.sum(-1) * (1 + unit(2 * n)))
+
+    def variable_bounds(self) -> tuple[Tensor, Tensor]:
+        """Return the bounds of single variables, from rows of A with one entry and ``radius``."""
+        low, high = _KNOWN_VARIABLE_BOUNDS(self, *self._arrays())
+        if self.radius is None:
+            return low, high
+        return low.clamp(min=-self.radius), high.clamp(max=self.radius)
+
+    def _arrays(self) -> tuple[Tensor, ...]:
+        if isinstance(self.A, SparseMatrix):
+            return self.A.entries, self.l, self.u, self.A.starts, self.A.columns
+        return self.A, self.l, self.u
+
+    def _convexity(self) -> tuple[float, float]:
+        """Return μ and the multiple ρ of squared equalities for which P + ρEᵀE ⪰ μI."""
+        if self.sparse or (self.P is None and not self.rows):
+            return 0.0, 0.0
+        return _KNOWN_CONVEXITY(self, self.P, self.A, self.l, self.u)
+
+    def strong_convexity(self) -> float:
+        """μ with P ⪰ μI."""
+        if self.P is None or self.sparse:
+            return 0.0
+        eigenvalues, error = _eigenvalues(self.P)
+        return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
+
+    @torch.no_grad()
+    def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
+        """Return solutions by ADMM with polished active sets, and lower bounds.
+
+        None for sparse programs, and if a bound is not finite: then constraints bound neither x nor
+        the curvature.
+        """
+        if self.sparse:
+            return None
+        program = self.reduced
+        assert isinstance(program, ReducedProgram)
+        start = self.value(cast(Tensor, self.start(program.batch)))
+        best_x: Tensor | None = None
+        for x, y in trajectory(program):
+            x = x.to(self.q)
+            value = self.value(x)
+            lower = self.bound_of_pair(x, y.to(self.q))
+            if best_x is None:
+                best_x, best_value, best_lower = x, value, lower
+            better = value < best_value
+            best_x = torch.where(better.unsqueeze(-1), x, best_x)
+            best_value = torch.where(better, value, best_value)
+            best_lower = torch.maximum(best_lower, lower)
+            rounding = 1e-13 * (best_value.abs() + best_lower.abs())
+            allowed = torch.maximum(tolerance * (start - best_lower), rounding)
+            if bool((best_value - best_lower <= allowed).all()):
+                break
+        assert best_x is not None
+        return (best_x, best_lower) if bool(best_lower.isfinite().all()) else None
+
+    def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
+        """None: a point alone proves nothing without multipliers."""
+        return None
+
+    # The reduced program.
+
+    @property
+    def reduced(self) -> ReducedProgram | SparseProgram:
+        """The program without its equalities, computed once."""
+        if self.sparse:
+            return _KNOWN_SPARSE(self, self.q, self.l, self.u, *self._sparse_parts())
+        return _KNOWN_REDUCTION(self, self.P, self.q, self.A, self.l, self.u)
+
+    def _sparse_parts(self) -> tuple[Tensor, ...]:
+        parts: list[Tensor] = []
+        for matrix in (self.P, self.A):
+            if isinstance(matrix, SparseMatrix):
+                parts += [matrix.starts, matrix.columns, matrix.entries]
+            else:
+                dense = self.q.new_zeros(self.q.shape[-1], self.q.shape[-1])
+                operator = SparseMatrix((dense if matrix is None else matrix).to_sparse())
+                parts += [operator.starts, operator.columns, operator.entries]
+        return tuple(parts)
+
+
+class _Magnitudes:
+    """Products with P, A and Aᵀ in double precision, and the same sums of magnitudes."""
+
+    def __init__(self, program: QP) -> None:
+        self.program = program
+
+    def A(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return _product_with_size(self.program.A, x)
+
+    def P(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.program.P is None:
+            return torch.zeros_like(x), torch.zeros_like(x)
+        return _product_with_size(self.program.P, x)
+
+    def A_adjoint(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        A = self.program.A
+        if isinstance(A, SparseMatrix):
+            return A.A_adjoint(y), _absolute(A).A_adjoint(y.abs())
+        return matvec(A.double().mT, y), matvec(A.double().abs().mT, y.abs())
+
+
+def _product_with_size(matrix: Tensor | SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor]:
+    if isinstance(matrix, SparseMatrix):
+        return matrix.A(x), _absolute(matrix).A(x.abs())
+    return matvec(matrix.double(), x), matvec(matrix.double().abs(), x.abs())
+
+
+def _absolute(matrix: SparseMatrix) -> SparseMatrix:
+    """Return |A|."""
+    return SparseMatrix.from_config(
+        matrix.starts, matrix.columns, matrix.entries.abs(), matrix.size[0], list(matrix.shape)
+    )
+
+
+def _product(matrix: Tensor | SparseMatrix, x: Tensor) -> Tensor:
+    return matrix.A(x) if isinstance(matrix, SparseMatrix) else matvec(matrix, x)
+
+
+def _times(bound: Tensor, y: Tensor) -> Tensor:
+    """Return bound · y, with 0 where y is 0, even for infinite bounds."""
+    return torch.where(y == 0, 0.0, bound * y)
+
+
+def _ramp(over: Tensor, width: float | Tensor) -> Tensor:
+    """Return 1 where a constraint is violated; with a width, a slope from 0 to 1."""
+    if isinstance(width, Tensor) and width.ndim == 1:
+        width = width.unsqueeze(-1)
+    if not isinstance(width, Tensor) and width == 0:
+        return (over > 0).to(over.dtype)
+    return (over / width).clamp(0, 1)
+
+
+def _variable_bounds(A: Tensor, l: Tensor, u: Tensor, *csr: Tensor) -> tuple[Tensor, Tensor]:  # noqa: E741
+    """Return the bounds on x that follow from rows with one entry, in double precision.
+
+    Quotients are rounded outwards.
+    """
+    if csr:
+        starts, columns = csr
+        single = starts.diff() == 1
+        first = starts[:-1][single]
+        entries = A[first].double()
+        where_to = columns[first]
+        n = int(columns.max()) + 1 if len(columns) else 0
+        rows = single.nonzero().flatten()
+    else:
+        n = A.shape[-1]
+        nonzero = (A != 0).any(0) if A.ndim == 3 else A != 0
+        rows = (nonzero.sum(-1) == 1).nonzero().flatten()
+        where_to = nonzero[rows].int().argmax(-1)
+        gathered = (
+            A[..., rows, :].gather(-1, where_to.expand(*A.shape[:-2], -1).unsqueeze(-1)).squeeze(-1)
+        )
+        entries = gathered.double()
+    lower = l[..., rows].double()
+    upper = u[..., rows].double()
+    zero = entries == 0
+    ends = torch.stack([lower / entries, upper / entries])
+    ends = torch.where(zero, torch.tensor([-math.inf, math.inf]).view(2, *[1] * lower.ndim), ends)
+    margin = 4 * torch.finfo(torch.float64).eps * ends.abs().nan_to_num(posinf=0.0)
+    low_ends = (ends - margin).amin(0)
+    high_ends = (ends + margin).amax(0)
+    shape = (*low_ends.shape[:-1], n)
+    low = torch.full(shape, -math.inf, dtype=torch.float64, device=A.device)
+    high = torch.full(shape, math.inf, dtype=torch.float64, device=A.device)
+    index = where_to.expand_as(low_ends)
+    low = low.scatter_reduce(-1, index, low_ends, "amax")
+    high = high.scatter_reduce(-1, index, high_ends, "amin")
+    return low, high
+
+
+def _augmented_convexity(
+    P: Tensor | None,
+    A: Tensor,
+    l: Tensor,  # noqa: E741
+    u: Tensor,
+) -> tuple[float, float]:
+    """Return μ ≥ 0 and ρ ≥ 0 with P + ρEᵀE ⪰ μI, where E has the rows with l = u.
+
+    ρ = 0 is tried first. The rounding error of EᵀE is subtracted from μ.
+    """
+    n = A.shape[-1]
+    if n > LARGEST_DENSE:
+        return 0.0, 0.0
+    base = torch.zeros(n, n, dtype=torch.float64, device=A.device) if P is None else P.double()
+    if P is not None:
+        eigenvalues, error = _eigenvalues(base)
+        mu = float((eigenvalues.amin(-1) - error).min())
+        scale = float(eigenvalues.abs().max())
+        if mu > 1e-9 * scale:
+            return mu, 0.0
+    else:
+        scale = 1.0
+    equal = (l == u).all(0) if l.ndim == 2 else l == u
+    if not bool(equal.any()):
+        return 0.0, 0.0
+    E = A.double()[..., equal, :]
+    rho = (scale or 1.0) / float(torch.linalg.matrix_norm(E, 2).max()) ** 2
+    gram = rho * E.mT @ E
+    lost = rho * sum_error(torch.linalg.matrix_norm(E).square(), E.shape[-2] + 4)
+    eigenvalues, error = _eigenvalues(base + gram)
+    mu = float((eigenvalues.amin(-1) - error - 2 * lost).min())
+    if mu <= 1e-12 * scale:
+        return 0.0, 0.0
+    return mu * (1 - unit(0)), rho
+
+
+_KNOWN_VARIABLE_BOUNDS = Derived(_variable_bounds)
+_KNOWN_CONVEXITY = Derived(_augmented_convexity)
+_KNOWN_REDUCTION = Derived(ReducedProgram)
+_KNOWN_SPARSE = Derived(SparseProgram)
+
+
+def _matrix(matrix: Any, name: str, like: Tensor, shape: tuple[int, int] | None) -> Any:
+    """Return a matrix as a tensor or SparseMatrix in the type of another tensor."""
+    if matrix is None or isinstance(matrix, SparseMatrix):
+        return matrix
+    if is_sparse(matrix) or (isinstance(matrix, Tensor) and matrix.layout != torch.strided):
+        operator = SparseMatrix(matrix)
+        if shape is not None and operator.size != shape:
+            raise ValueError(f"{name} must be {shape}, got {operator.size}")
+        operator.entries = operator.entries.to(like)
+        return operator
+    tensor = as_tensor(matrix, name).to(like)
+    if tensor.ndim not in (2, 3):
+        raise ValueError(f"{name} must have 2 or 3 dimensions, got {tuple(tensor.shape)}")
+    if not bool(tensor.isfinite().all()):
+        raise ValueError(f"{name} has NaN or infinite entries")
+    if name == "P":
+        rounding = 64 * torch.finfo(tensor.dtype).eps * float(tensor.abs().max())
+        if bool(((tensor - tensor.mT).abs() > rounding).any()):
+            raise ValueError("P must be symmetric: give (P + P.T)/2, which has the same values")
+        tensor = (tensor + tensor.mT) / 2
+        if not bool(tensor.any()):
+            return None
+        smallest = torch.linalg.eigvalsh(tensor.double()).amin(-1)
+        size = tensor.double().abs().amax((-2, -1))
+        if bool((smallest < -1e-6 * size).any()):
+            raise ValueError(
+                "P must be positive semidefinite, but has the eigenvalue "
+                f"{float(smallest.min()):.3g}"
+            )
+    return tensor
+
+
+def _bounds(bound: Any, default: float, name: str, rows: int, like: Tensor) -> Tensor:
+    if bound is None:
+        return like.new_full((rows,), default)
+    tensor = as_tensor(bound, name).to(like)
+    if tensor.ndim not in (1, 2) or tensor.shape[-1] != rows:
+        raise ValueError(
+            f"{name} must be ({rows},) or (batch, {rows}), one number per row of A, "
+            f"got {tuple(tensor.shape)}"
+        )
+    if bool(tensor.isnan().any()):
+        raise ValueError(f"{name} has NaN entries")
+    return tensor
+
+
+def _common_batch(tensors: dict[str, tuple[Any, int]]) -> int | None:
+    """Return the number of problems, or None if all share all data."""
+    sizes = {}
+    for name, (tensor, dimensions) in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.ndim > dimensions:
+            sizes[name] = len(tensor)
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"data must have the same number of problems, got {sizes}")
+    return next(iter(sizes.values()), None)
+
+
+def _check_shapes(P: Any, A: Any, n: int) -> None:
+    for name, matrix in (("P", P), ("A", A)):
+        if matrix is None:
+            continue
+        shape = matrix.size if isinstance(matrix, SparseMatrix) else tuple(matrix.shape)
+        if shape[-1] != n or (name == "P" and shape[-2] != n):
+            raise ValueError(f"{name} must have {n} columns, one per entry of q, got {shape}")

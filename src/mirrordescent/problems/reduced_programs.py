@@ -1,0 +1,318 @@
+"""Programs without their equalities, in the form that ADMM iterates on.
+
+All points with Ex = b are x = x̄ + Nv, where the columns of N are an orthonormal basis of the null
+space of E. The program in v has only inequalities. If problems share P and A, they share N and all
+matrices of the reduced program, which are computed once for the class.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mirrordescent._internal.arrays import csr_tensor
+from mirrordescent._internal.extras import requires_extra
+from mirrordescent.problems.quadratics import matvec
+
+RIDGE = 1e-10
+"""Multiple of the identity, relative to the other matrices, that makes systems regular."""
+
+SHORT_RUN = 200
+"""Steps of the run that estimates multipliers."""
+
+
+class Schur(NamedTuple):
+    """The matrix S = CH⁻¹Cᵀ, and the image c = −CH⁻¹g of the minimiser without inequalities."""
+
+    S: Tensor
+    centre: Tensor
+
+
+class ReducedProgram:
+    """min ½⟨v, Hv⟩ + ⟨g, v⟩ subject to low ≤ Cv ≤ high, with rows of C of norm 1, in float64.
+
+    Args:
+        P: Matrix of the objective; None for a linear program.
+        q: Linear term.
+        A: Matrix of the constraints.
+        l: Lower bounds.
+        u: Upper bounds.
+    """
+
+    def __init__(
+        self,
+        P: Tensor | None,
+        q: Tensor,
+        A: Tensor,
+        l: Tensor,  # noqa: E741
+        u: Tensor,
+    ) -> None:
+        A = A.double()
+        q = q.double()
+        lower = l.double()
+        upper = u.double()
+        n = A.shape[-1]
+        self.batch = max([1, *(len(each) for each in (q, lower, upper) if each.ndim == 2)])
+        if A.ndim == 3:
+            self.batch = len(A)
+        if P is not None and P.ndim == 3:
+            self.batch = len(P)
+        equal = lower == upper
+        self.equal = equal.all(0) if equal.ndim == 2 else equal
+        E = A[..., self.equal, :]
+        b = lower[..., self.equal]
+        self.N, self.inverse, self.rank = _null_space(E)
+        self.E = E
+        self.start = matvec(self.inverse, b.expand(self.batch, -1))
+        self.mismatch = matvec(E, self.start) - b
+        self.kept = self._kept_rows(A, lower, upper)
+        rows = A[..., self.kept, :]
+        zero = q.new_zeros(n, n) if P is None else P.double()
+        self.H = self.N.mT @ zero @ self.N
+        C = rows @ self.N
+        norms = torch.linalg.vector_norm(C, dim=-1)
+        self.scale = torch.where(norms > 1e-12, 1 / norms.clamp(min=1e-12), 1.0)
+        self.C = self.scale.unsqueeze(-1) * C
+        self.g = matvec(self.N.mT, q + matvec(zero, self.start)).expand(self.batch, -1)
+        offset = matvec(rows, self.start)
+        self.low = (self.scale * (lower[..., self.kept] - offset)).expand(self.batch, -1)
+        self.high = (self.scale * (upper[..., self.kept] - offset)).expand(self.batch, -1)
+        self.q = q
+        self.P = zero
+        self.A_rows = rows
+        self.unit = self._unit()
+
+    def _kept_rows(self, A: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Return the inequalities that the iteration must handle, (m,) bool.
+
+        Rows without finite bounds are no constraints. Rows that equalities fix are satisfied by all
+        x̄ + Nv or by none; by how much they are violated is added to ``mismatch``.
+        """
+        free = (lower == -torch.inf) & (upper == torch.inf)
+        if free.ndim == 2:
+            free = free.all(0)
+        sizes = torch.linalg.vector_norm(A @ self.N, dim=-1)
+        moves = sizes > 1e-12 * torch.linalg.vector_norm(A, dim=-1).clamp(min=1e-300)
+        if moves.ndim == 2:
+            moves = moves.any(0)
+        fixed = ~self.equal & ~free & ~moves
+        if bool(fixed.any()):
+            image = matvec(A[..., fixed, :], self.start)
+            over = torch.maximum(image - upper[..., fixed], lower[..., fixed] - image)
+            self.mismatch = torch.cat([self.mismatch, over.clamp(min=0)], -1)
+        return ~self.equal & ~free & moves
+
+    def _unit(self) -> float:
+        """Return the scale of ADMM's penalties.
+
+        If H is positive definite, 1/√(λ₁λᵣ) for the extreme positive eigenvalues of S = CH⁻¹Cᵀ is
+        best for equalities (Ghadimi et al., IEEE Trans. Automat. Control 60, 2015). Otherwise it is
+        the ratio of the sizes of H and CᵀC, or of y and z for a linear program.
+        """
+        if not self.rows or self.schur is None:
+            return _unit_of_penalties(self.H, self.C, self.g, self.low, self.high)
+        sizes = torch.linalg.eigvalsh(self.schur.S)
+        positive = torch.where(sizes > 1e-9 * sizes[..., -1:], sizes, torch.inf)
+        products = positive.amin(-1) * sizes[..., -1]
+        return float(products.rsqrt().median())
+
+    @property
+    def rows(self) -> int:
+        """Number of inequalities."""
+        return self.C.shape[-2]
+
+    def factor(self, rho: Tensor) -> tuple[Tensor, Tensor]:
+        """Return K = (H + CᵀRC)⁻¹ and CKCᵀ for penalties ρ of all rows, in double precision."""
+        weighted = self.C.mT @ (rho.unsqueeze(-1) * self.C) if self.rows else 0.0
+        system = self.H + weighted
+        k = system.shape[-1]
+        if not k:
+            return system, self.C @ self.C.mT
+        size = torch.diagonal(system, dim1=-2, dim2=-1).mean(-1).clamp(min=1e-300)
+        identity = torch.eye(k, dtype=system.dtype, device=system.device)
+        K = torch.linalg.inv(system + RIDGE * size[..., None, None] * identity)
+        return K, self.C @ K @ self.C.mT
+
+    @cached_property
+    def schur(self) -> Schur | None:
+        """S = CH⁻¹Cᵀ and c = −CH⁻¹g; None if H is not positive definite."""
+        if not self.H.shape[-1]:
+            return None
+        eigenvalues = torch.linalg.eigvalsh(self.H)
+        if bool((eigenvalues[..., 0] <= 1e-10 * eigenvalues[..., -1].clamp(min=1e-300)).any()):
+            return None
+        inverse = torch.linalg.inv(self.H)
+        return Schur(self.C @ inverse @ self.C.mT, -matvec(self.C, matvec(inverse, self.g)))
+
+    def point(self, K: Tensor, w: Tensor) -> Tensor:
+        """Return x = x̄ + N K(Cᵀw − g), the minimiser of the augmented Lagrangian for w = Rz − y."""
+        return self.start + matvec(self.N, matvec(K, matvec(self.C.mT, w) - self.g))
+
+    def multipliers(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return multipliers of all rows of A, given those of the inequalities in C.
+
+        Multipliers of equalities minimise ‖Px + q + Aᵀy‖.
+        """
+        inequalities = self.scale * y
+        pull = matvec(self.P, x) + self.q + matvec(self.A_rows.mT, inequalities)
+        equalities = -matvec(self.inverse.mT, pull)
+        out = y.new_zeros(len(y), len(self.equal))
+        out[:, self.equal] = equalities
+        out[:, self.kept] = inequalities
+        return out
+
+
+class SparseProgram:
+    """A program with sparse matrices, in the same form: N = I, and equalities are rows of C.
+
+    Systems are solved by SciPy's sparse LU decomposition, which is shared by all problems.
+    """
+
+    def __init__(
+        self,
+        q: Tensor,
+        l: Tensor,  # noqa: E741
+        u: Tensor,
+        P_starts: Tensor,
+        P_columns: Tensor,
+        P_entries: Tensor,
+        A_starts: Tensor,
+        A_columns: Tensor,
+        A_entries: Tensor,
+    ) -> None:
+        n = q.shape[-1]
+        m = len(A_starts) - 1
+        self.P = csr_tensor(P_starts, P_columns, P_entries.double(), (n, n))
+        sizes = torch.zeros(m, dtype=torch.float64, device=q.device)
+        index = torch.repeat_interleave(torch.arange(m, device=q.device), A_starts.diff())
+        sizes.index_add_(0, index, A_entries.double().square())
+        self.scale = 1 / sizes.sqrt().clamp(min=1e-12)
+        self.C = csr_tensor(A_starts, A_columns, A_entries.double() * self.scale[index], (m, n))
+        self.batch = max([1, *(len(each) for each in (q, l, u) if each.ndim == 2)])
+        self.g = q.double().expand(self.batch, -1)
+        self.low = (self.scale * l.double()).expand(self.batch, -1)
+        self.high = (self.scale * u.double()).expand(self.batch, -1)
+        self.equal_rows = (self.low == self.high).all(0)
+        self.mismatch = q.new_zeros(self.batch, 0).double()
+        size = float(P_entries.double().abs().mean()) if len(P_entries) else 0.0
+        span = _span(self.low, self.high)
+        self.unit = size or float(self.g.square().mean().sqrt()) / span
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of A."""
+        return self.C.shape[0]
+
+    def factor(self, rho: Tensor) -> Any:
+        """Return the decomposition of [P + σI, Cᵀ; C, −1/ρ]."""
+        with requires_extra("rivals", "Solving sparse programs", "SciPy"):
+            import scipy.sparse as sp
+            from scipy.sparse.linalg import splu
+
+        weights = torch.where(self.equal_rows, 1e3 * rho, rho)
+        P = _scipy(self.P)
+        C = _scipy(self.C)
+        sigma = 1e-6 * self.unit
+        system = sp.bmat(
+            [
+                [P + sigma * sp.eye(P.shape[0]), C.T],
+                [C, -sp.diags(1 / weights.cpu().numpy())],
+            ],
+            format="csc",
+        )
+        return splu(system), weights, sigma
+
+
+def _scipy(matrix: Tensor) -> Any:
+    import scipy.sparse as sp
+
+    parts = (matrix.values(), matrix.col_indices(), matrix.crow_indices())
+    return sp.csr_matrix(tuple(each.cpu().numpy() for each in parts), shape=tuple(matrix.shape))
+
+
+def _null_space(E: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Return an orthonormal basis of the null space of E, the pseudo-inverse, and the rank."""
+    n = E.shape[-1]
+    if not E.shape[-2]:
+        identity = torch.eye(n, dtype=E.dtype, device=E.device)
+        return identity.expand(*E.shape[:-2], n, n), E.mT, 0
+    U, sizes, Vh = torch.linalg.svd(E, full_matrices=True)
+    cut = sizes.amax(-1, keepdim=True) * max(E.shape[-2:]) * torch.finfo(E.dtype).eps
+    ranks = (sizes > cut).sum(-1)
+    rank = int(ranks.max())
+    if int(ranks.min()) != rank:
+        raise ValueError("the equalities of all problems of a batch must have the same rank")
+    V = Vh.mT
+    inverse = (V[..., :rank] / sizes[..., None, :rank]) @ U[..., :rank].mT
+    return V[..., rank:], inverse, rank
+
+
+def _unit_of_penalties(H: Tensor, C: Tensor, g: Tensor, low: Tensor, high: Tensor) -> float:
+    """Return ‖H‖/‖CᵀC‖, or the size of y/z for a linear program."""
+    if not C.shape[-2]:
+        return 1.0
+    curvature = float(torch.linalg.matrix_norm(H).max()) if H.numel() else 0.0
+    if curvature > 0:
+        return curvature / max(float(torch.linalg.matrix_norm(C.mT @ C).max()), 1e-12)
+    return max(float(g.square().mean().sqrt()) / _span(low, high), 1e-12)
+
+
+def _span(low: Tensor, high: Tensor) -> float:
+    """Return the typical size of finite bounds."""
+    finite = torch.cat([low[low.isfinite()], high[high.isfinite()]])
+    return max(float(finite.square().mean().sqrt()), 1e-6) if len(finite) else 1.0
+
+
+@torch.no_grad()
+def multipliers(program: ReducedProgram | SparseProgram, steps: int = SHORT_RUN) -> Tensor:
+    """Return multipliers (batch, rows of A) after a short run of ADMM in double precision."""
+    if isinstance(program, SparseProgram):
+        return _sparse_multipliers(program, steps)
+    rho = torch.full((program.rows,), program.unit, dtype=torch.float64, device=program.g.device)
+    K, M = program.factor(rho)
+    bias = -matvec(program.C, matvec(K, program.g))
+    z = torch.zeros_like(program.low)
+    y = torch.zeros_like(z)
+    for _ in range(steps if program.rows else 0):
+        v = 1.6 * (bias + matvec(M, rho * z - y)) - 0.6 * z
+        z = torch.clamp(v + y / rho, program.low, program.high)
+        y = y + rho * (v - z)
+    x = program.point(K, rho * z - y)
+    return program.multipliers(x, y)
+
+
+def _sparse_multipliers(program: SparseProgram, steps: int) -> Tensor:
+    rho = torch.full((program.rows,), program.unit, dtype=torch.float64)
+    solver, weights, sigma = program.factor(rho)
+    z = torch.zeros_like(program.low)
+    y = torch.zeros_like(z)
+    x = torch.zeros_like(program.g)
+    for _ in range(steps):
+        x, z, y = sparse_step(program, solver, weights, sigma, x, z, y, 1.6)
+    return program.scale * y
+
+
+def sparse_step(
+    program: SparseProgram,
+    solver: Any,
+    rho: Tensor,
+    sigma: float,
+    x: Tensor,
+    z: Tensor,
+    y: Tensor,
+    alpha: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x, z and y after a step of OSQP with over-relaxation α."""
+    right = torch.cat([sigma * x - program.g.to(x), z - y / rho.to(y)], -1)
+    solved = torch.from_numpy(solver.solve(right.double().mT.cpu().numpy())).mT.to(x)
+    n = x.shape[-1]
+    ahead = solved[..., :n]
+    weights = rho.to(y)
+    z_ahead = z + (solved[..., n:] - y) / weights
+    x_new = alpha * ahead + (1 - alpha) * x
+    v = alpha * z_ahead + (1 - alpha) * z
+    z_new = torch.clamp(v + y / weights, program.low.to(z), program.high.to(z))
+    return x_new, z_new, y + weights * (v - z_new)

@@ -1,0 +1,221 @@
+"""Restoration of images of one size: the path of the command line, of Python and of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mirrordescent.problems.tv import TVDenoising, TVInpainting
+from mirrordescent.restore.compression import Compression
+from mirrordescent.restore.deciding import TV, decide_prior, degraded_variation
+from mirrordescent.restore.deep_holes import smooth_holes
+from mirrordescent.restore.noise import Noise, estimate_noise
+from mirrordescent.restore.objectives import restore_objective
+from mirrordescent.restore.pipeline import Restored, restore
+from mirrordescent.restore.planning import OPERATOR_TASKS, RestorationPlan
+from mirrordescent.restore.request import Request
+from mirrordescent.restore.weight import POWER, WeightChoice, choose_weight
+from mirrordescent.solving import Status
+
+
+@dataclass(frozen=True, eq=False)
+class RestoredImage:
+    """A restored image.
+
+    Args:
+        x: Pixels in [0, 1], (channels, height, width).
+        noise: Noise that was estimated or given; None if a weight was given.
+        prior: Name of the prior that was used.
+        weight: Weight λ of the total variation; None for a learned prior.
+        kept: Whether known pixels stay as they are.
+        choice: How the weight was chosen; None if it was not.
+        batch: The solved batch to which the image belongs; None if it was left as it is.
+        index: Index of the image in that batch.
+    """
+
+    x: Tensor
+    noise: Noise | None = None
+    prior: str = TV
+    weight: float | None = None
+    kept: bool = False
+    choice: WeightChoice | None = None
+    batch: Restored | None = None
+    index: int = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether the image was left as it is, because it has no noise that can be told apart."""
+        return self.batch is None
+
+    @property
+    def certain(self) -> bool:
+        """Whether the noise is given or could be told from texture."""
+        return self.noise is None or self.noise.certain
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is hardly any noise."""
+        return self.choice is not None and self.choice.clean
+
+    @property
+    def gap(self) -> float:
+        """The proven relative gap to the minimum of the objective."""
+        return 0.0 if self.batch is None else float(self.batch.gap[self.index])
+
+    @property
+    def status(self) -> Status:
+        """The status of the solve."""
+        return Status.CONVERGED if self.batch is None else self.batch.statuses[self.index]
+
+
+@torch.no_grad()
+def restore_images(
+    y: Tensor,
+    mask: Tensor | None,
+    request: Request,
+    plan: RestorationPlan,
+    *,
+    compression: Sequence[Compression | None] = (),
+    announce: Callable[[str], object] | None = None,
+    progress: bool | None = None,
+) -> list[RestoredImage]:
+    """Restore images of one size.
+
+    Args:
+        y: Images in [0, 1], (batch, channels, height, width).
+        mask: True at known pixels, (batch, 1, height, width), for inpainting; else None.
+        request: What is to be done.
+        plan: The method for total variation, and when it stops.
+        compression: Compression of each image if it comes from a JPEG file, else None.
+        announce: Function that is called with messages about large images.
+        progress: Whether to show a progress bar; by default on a terminal.
+    """
+    plan = replace(plan, method=plan.method.to(y.device))
+    if request.task in OPERATOR_TASKS:
+        return _undo_operator(y, request, plan, compression, announce, progress)
+    noises = _noises(y, mask, request, compression)
+    if noises is None:
+        return _restore_with_weights(y, mask, request, plan, [None] * len(y), announce, progress)
+    for noise in noises:
+        decide_prior(request, noise.level)
+    choices = _choose_weights(y, mask, request, plan, noises)
+    return _restore_with_weights(y, mask, request, plan, choices, announce, progress)
+
+
+def _noises(
+    y: Tensor, mask: Tensor | None, request: Request, compression: Sequence[Compression | None]
+) -> list[Noise] | None:
+    """Return the noise of every image, or None if a weight is given."""
+    if request.weight is not None:
+        return None
+    if request.noise is None:
+        return estimate_noise(y, mask, compression=compression)
+    shared = [each is not None and each.halved for each in compression] or [False] * len(y)
+    return [Noise(request.noise, each) for each in shared]
+
+
+def _choose_weights(
+    y: Tensor, mask: Tensor | None, request: Request, plan: RestorationPlan, noises: list[Noise]
+) -> list[WeightChoice]:
+    problem = _problem(y, mask, request, 1.0)
+    return choose_weight(problem, noise=noises, checked=request.noise is None, fused=plan.fused)
+
+
+def _restore_with_weights(
+    y: Tensor,
+    mask: Tensor | None,
+    request: Request,
+    plan: RestorationPlan,
+    choices: Sequence[WeightChoice | None],
+    announce: Callable[[str], object] | None,
+    progress: bool | None,
+) -> list[RestoredImage]:
+    """Restore images by total variation, and leave those as they are that have no noise."""
+    weights = [_weight(choice, request) for choice in choices]
+    solved = [i for i, choice in enumerate(choices) if not _is_left(choice, request)]
+    batch = None
+    if solved:
+        chosen = y if len(solved) == len(y) else y[solved]
+        masks = mask if mask is None or len(solved) == len(y) else mask[solved]
+        weight = torch.tensor([weights[i] for i in solved], dtype=y.dtype, device=y.device)
+        problem = _problem(chosen, masks, request, weight)
+        batch = restore(problem, plan, progress=progress, announce=announce)
+        del problem
+    images = []
+    for i, choice in enumerate(choices):
+        noise = None if choice is None else Noise(choice.noise, certain=choice.certain)
+        kept = mask is not None and _keeps_known(choice, request)
+        if batch is None or i not in solved:
+            images.append(RestoredImage(y[i], noise, TV, 0.0, kept, choice))
+            continue
+        index = solved.index(i)
+        x = batch.x[index].to(y.dtype)
+        x = _keep_known(x, y[i], mask[i]) if kept and mask is not None else x.clamp_(0, 1)
+        images.append(RestoredImage(x, noise, TV, weights[i], kept, choice, batch, index))
+    return images
+
+
+def _weight(choice: WeightChoice | None, request: Request) -> float:
+    if choice is None:
+        assert request.weight is not None
+        return request.weight
+    return choice.weight * request.strength**POWER
+
+
+def _is_left(choice: WeightChoice | None, request: Request) -> bool:
+    """Return whether an image is left as it is."""
+    if request.task != "denoise" or choice is None:
+        return False
+    if request.noise is not None:
+        return request.noise == 0
+    return choice.clean or not choice.certain
+
+
+def _keeps_known(choice: WeightChoice | None, request: Request) -> bool:
+    if request.keep_known is not None:
+        return request.keep_known
+    if choice is None:
+        return False
+    return choice.clean or not choice.certain
+
+
+def _problem(
+    y: Tensor, mask: Tensor | None, request: Request, weight: float | Tensor
+) -> TVInpainting:
+    if mask is None:
+        return TVDenoising(y, weight, **request.variant)
+    return TVInpainting(y, mask, weight, **request.variant)
+
+
+def _keep_known(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Put known pixels back into a restored image, and let holes meet them smoothly."""
+    known = mask.bool().expand_as(x)
+    joined = torch.where(known, y, x)
+    smooth = smooth_holes(joined.unsqueeze(0), known.unsqueeze(0))[0]
+    return torch.where(known, joined, smooth.clamp(0, 1))
+
+
+def _undo_operator(
+    y: Tensor,
+    request: Request,
+    plan: RestorationPlan,
+    compression: Sequence[Compression | None],
+    announce: Callable[[str], object] | None,
+    progress: bool | None,
+) -> list[RestoredImage]:
+    """Restore images that were blurred or reduced in size, one by one."""
+    noises = _noises(y, None, request, compression)
+    images = []
+    for i in range(len(y)):
+        noise = None if noises is None else noises[i]
+        level = 0.0 if noise is None else noise.level
+        decide_prior(request, level)
+        objective = degraded_variation(y[i : i + 1], request, level)
+        batch = restore_objective(objective, plan, progress=progress, announce=announce)
+        x = batch.x[0].to(y.dtype).clamp(0, 1)
+        assert isinstance(objective.weight, float)
+        images.append(RestoredImage(x, noise, TV, objective.weight, batch=batch))
+    return images

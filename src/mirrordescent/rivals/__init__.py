@@ -1,0 +1,18 @@
+"""Solvers of other packages, with which a search compares its own.
+
+Packages are optional: ``pip install 'mirrordescent[rivals]'``. A solver takes part if its package
+is installed and the problems have the form that it needs.
+"""
+
+from mirrordescent.rivals.forms import DenseProgram, program_of, quadratic_of
+from mirrordescent.rivals.registry import Rival, as_rival, known_rivals, register
+
+__all__ = [
+    "DenseProgram",
+    "Rival",
+    "as_rival",
+    "known_rivals",
+    "program_of",
+    "quadratic_of",
+    "register",
+]

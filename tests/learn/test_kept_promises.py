@@ -1,0 +1,148 @@
+"""A search keeps its time, survives errors of users, and says what its numbers mean."""
+
+import math
+import time
+
+import pytest
+import torch
+from scipy.stats import beta
+
+import mirrordescent as md
+from mirrordescent.automatic.classical import race_classical_solvers, typical_step
+from mirrordescent.automatic.guarantees import least_share, tail_of
+from mirrordescent.automatic.outcome import attribution
+from mirrordescent.learn import Draw, ProblemFamily
+from mirrordescent.learn.bounds import bounds_within
+from mirrordescent.learn.families import generators
+from mirrordescent.racing import Race, Timing, clock_for, speedup, time_in_turn
+from mirrordescent.references import certify
+
+
+def game(batch=2, size=30):
+    """A game whose proof to 1e-9 takes long."""
+    return md.MatrixGame(torch.randn(batch, size, size, generator=torch.Generator().manual_seed(0)))
+
+
+def test_certification_keeps_its_time_and_counts_estimates():
+    problem = game()
+    began = time.perf_counter()
+    bounds = bounds_within(problem, problem.start(), 1e-9, seconds=1.0)
+    assert time.perf_counter() - began < 4.0
+    assert bounds.estimated == 2
+    assert bounds.conditions is None
+    proven = certify(problem, 1e-3, cache=False)
+    scale = (proven.start_value - proven.lower).abs()
+    assert bool((bounds.lower <= proven.value + 1e-6 * scale).all())
+    assert bool((bounds.lower >= proven.lower - 0.1 * scale).all())
+
+
+def test_without_a_limit_bounds_are_proven():
+    problem = game()
+    bounds = bounds_within(problem, problem.start(), 1e-2)
+    assert bounds.estimated == 0
+    assert bounds.conditions == []
+
+
+class Fragile(md.Quadratic):
+    """A gradient that raises an error far from the solution, as decompositions do."""
+
+    def grad(self, x):
+        if float(x.abs().max()) > 3:
+            raise RuntimeError("cholesky: the input is not positive-definite")
+        return super().grad(x)
+
+
+class FragileFamily(ProblemFamily):
+    def draw(self, seeds):
+        centres = torch.stack([torch.rand(2, generator=each) for each in generators(seeds)])
+        problem = Fragile(torch.tensor([1.0, 20.0]), centres)
+        return Draw(problem, problem.start(), torch.zeros(len(seeds)))
+
+
+class Bowls(ProblemFamily):
+    def draw(self, seeds):
+        centres = torch.stack([torch.rand(2, generator=each) for each in generators(seeds)])
+        problem = md.Quadratic(torch.tensor([1.0, 20.0]), centres)
+        return Draw(problem, problem.start(), torch.zeros(len(seeds)))
+
+
+def test_an_error_at_one_setting_disqualifies_that_setting():
+    draw = FragileFamily().draw(torch.arange(3))
+    said = []
+    found = race_classical_solvers(Race(draw, 1e-2, 200), typical_step(draw), said.append)
+    assert any("disqualified: RuntimeError: cholesky" in line for line in said)
+    assert min(each.rehearsal.seconds for each in found) < math.inf
+
+
+def test_a_search_survives_errors_of_a_gradient(tmp_path):
+    found = md.auto(FragileFamily(), minutes=0.02, out=tmp_path, batch=4)
+    assert found.classical.unseen.solved == 8
+
+
+def test_a_learned_solver_says_when_it_is_done(tmp_path):
+    found = md.auto(Bowls(), minutes=0.02, out=tmp_path, batch=4)
+    card = md.zoo.card(found.file)
+    assert card.use["accuracy"] == 1e-2
+    assert card.use["iterations"] >= 1
+    problem = Bowls().draw(torch.arange(5)).problem
+    method = md.zoo.load(found.file)
+    solution = md.solve(problem, method, stop=md.gap(1e-2), iterations=500, check_every=5)
+    assert set(solution.statuses) == {md.Status.CONVERGED}
+    gaps = solution.value / problem.value(problem.start())
+    assert float(gaps.max()) <= 1e-2
+    if found.speedup is not None:
+        assert found.speedup.low <= found.speedup.median <= found.speedup.high
+        factors = attribution(found.contestants, found.classical, found.learned)
+        ratio = found.classical.unseen.seconds / found.learned.unseen.seconds
+        if factors and math.isfinite(math.prod(factors.values())):
+            assert math.prod(factors.values()) == pytest.approx(ratio)
+
+
+def test_gap_stops_methods_without_bounds_where_the_problem_has_some():
+    A = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = md.LeastSquares(A, torch.ones(2, 8, dtype=torch.float64))
+    solution = md.solve(problem, md.GD(0.02), stop=md.gap(1e-3), iterations=5000, check_every=10)
+    assert solution.statuses == [md.Status.CONVERGED] * 2
+    least = problem.value(torch.linalg.lstsq(A, problem.b[..., None]).solution[..., 0])
+    assert bool((solution.lower <= least + 1e-12).all())
+    gaps = (solution.value - least) / (problem.value(problem.start()) - least)
+    assert float(gaps.max()) <= 1e-3
+
+
+def test_runs_are_timed_in_turn():
+    order = []
+    timings = time_in_turn({name: lambda name=name: order.append(name) for name in "ab"}, rounds=4)
+    assert order == list("ababbaabba")[:2] + list("ab") + list("ba") + list("ab") + list("ba")
+    assert [len(each.wall) for each in timings.values()] == [4, 4]
+
+
+def test_a_speedup_has_an_interval_for_its_median():
+    slow = Timing([2.0 + 0.1 * i for i in range(15)], [2.0] * 15)
+    fast = Timing([1.0] * 15, [1.0] * 15)
+    found = speedup(slow, fast)
+    assert (found.low, found.median, found.high) == pytest.approx((2.3, 2.7, 3.1))
+    assert speedup(slow, fast, "cpu").median == 2.0
+
+
+def test_a_busy_machine_is_noticed():
+    busy = Timing([2.0] * 5, [1.0] * 5)
+    quiet = Timing([1.0] * 5, [0.99] * 5)
+    assert busy.busy
+    assert not quiet.busy
+    assert clock_for({"a": busy, "b": quiet}) == "cpu"
+    assert clock_for({"b": quiet}) == "wall"
+    assert clock_for({"a": busy}, cuda=True) == "wall"
+
+
+@pytest.mark.parametrize(("solved", "count"), [(64, 64), (63, 64), (1, 5), (20, 40)])
+def test_the_share_of_solved_problems_is_that_of_clopper_and_pearson(solved, count):
+    expected = beta.ppf(0.05, solved, count - solved + 1)
+    assert least_share(solved, count) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_tail_of_times():
+    tail = tail_of(torch.tensor([-1, *range(1, 101)]), 2.0)
+    assert (tail.median, tail.worst) == (101.0, 200.0)
+    assert tail.most == pytest.approx(190.1)
+    assert least_share(0, 3) == 0
+    assert tail_of(torch.tensor([-1]), 1.0) is None

@@ -1,0 +1,254 @@
+"""Programs: values, bounds that are proofs, and solutions of an interior-point method."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+import mirrordescent as md
+from mirrordescent.methods import ADMM
+from mirrordescent.oracles import Exact
+
+clarabel = pytest.importorskip("clarabel")
+DOUBLE = torch.float64
+
+
+def random_program(
+    seed=0, batch=5, n=8, rows=12, equal=3, shared=True, definite=True, linear=False
+):
+    """Return P, q, A, l, u of feasible programs."""
+    rng = np.random.default_rng(seed)
+    lead = () if shared else (batch,)
+    root = rng.normal(size=(*lead, n, n if definite else n // 2))
+    P = root @ np.swapaxes(root, -1, -2) / n + (0.1 * np.eye(n) if definite else 0)
+    A = rng.normal(size=(*lead, rows, n))
+    if not definite:
+        A[..., -n:, :] = np.eye(n)
+    x = rng.normal(size=(batch, n))
+    Ax = np.einsum("...ij,bj->bi" if shared else "bij,bj->bi", A, x)
+    lower = Ax - rng.random((batch, rows))
+    upper = Ax + rng.random((batch, rows))
+    lower[:, :equal] = upper[:, :equal] = Ax[:, :equal]
+    upper[:, equal] = math.inf
+    q = 3 * rng.normal(size=(batch, n))
+    return (None if linear else P), q, A, lower, upper
+
+
+def reference(P, q, A, l, u, i):  # noqa: E741
+    """Return the solution and the minimum of problem i by an interior-point method."""
+    n = q.shape[-1]
+    P = np.zeros((n, n)) if P is None else (P if P.ndim == 2 else P[i])
+    A = A if A.ndim == 2 else A[i]
+    equal = l[i] == u[i]
+    up = ~equal & np.isfinite(u[i])
+    down = ~equal & np.isfinite(l[i])
+    stacked = np.vstack([A[equal], A[up], -A[down]])
+    b = np.concatenate([u[i][equal], u[i][up], -l[i][down]])
+    cones = [
+        clarabel.ZeroConeT(int(equal.sum())),
+        clarabel.NonnegativeConeT(int(up.sum() + down.sum())),
+    ]
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
+    solver = clarabel.DefaultSolver(
+        sp.csc_matrix(np.triu(P)), q[i], sp.csc_matrix(stacked), b, cones, settings
+    )
+    found = solver.solve()
+    return np.array(found.x), found.obj_val
+
+
+CASES = {
+    "shared": {},
+    "per sample": {"shared": False},
+    "semidefinite with bounds": {"definite": False},
+    "linear": {"definite": False, "linear": True},
+    "no equalities": {"equal": 0},
+}
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_solutions_are_those_of_an_interior_point_method(options, dtype):
+    data = random_program(**options)
+    program = md.QP(*(None if d is None else torch.tensor(d).to(dtype) for d in data))
+    tolerance = 1e-4
+    solution = md.solve(program, ADMM(), stop=md.gap(tolerance), iterations=20_000, check_every=50)
+    assert set(solution.statuses) == {md.Status.CONVERGED}
+    start = program.value(program.start(len(solution.x))).double()
+    for i in range(len(solution.x)):
+        _, minimum = reference(*data, i)
+        rounding = 1e-4 if dtype == torch.float32 else 1e-8
+        allowed = tolerance * (float(start[i]) - minimum)
+        assert float(solution.lower[i]) <= minimum + rounding
+        assert abs(float(program.objective(solution.x)[i]) - minimum) <= allowed + rounding
+        assert float(program.violation(solution.x)[i]) <= allowed / float(program.weight[i])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_polished_solutions_satisfy_all_optimality_conditions(seed):
+    data = random_program(seed, equal=2)
+    program = md.QP(*(torch.tensor(d) for d in data))
+    method = ADMM(10.0, polish=20, rounds=8)
+    state = method.init(program.start(), program)
+    for _ in range(4000):
+        state = method.step(program, state, Exact())
+    assert bool(state.exact.all())
+    y = state.work.multipliers(state)
+    x = state.x
+    stationarity = program.times_P(x) + program.q + program.times_A_adjoint(y)
+    assert float(stationarity.abs().max()) < 1e-8
+    assert float(program.violation(x).max()) < 1e-8
+    Ax = program.times_A(x)
+    slack = torch.where(y > 0, program.u - Ax, Ax - program.l)
+    complementary = torch.where(y.abs() > 1e-9, slack.abs(), 0.0)
+    assert float(complementary.max()) < 1e-7
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_bounds_hold_for_any_point_and_multipliers(options):
+    data = random_program(3, **options)
+    program = md.QP(*(None if d is None else torch.tensor(d) for d in data))
+    generator = torch.Generator().manual_seed(0)
+    minima = torch.tensor([reference(*data, i)[1] for i in range(5)], dtype=DOUBLE)
+    for size in (0.0, 0.1, 1.0, 10.0):
+        x = size * torch.randn(5, 8, generator=generator, dtype=DOUBLE)
+        y = size * torch.randn(5, 12, generator=generator, dtype=DOUBLE)
+        assert bool((program.bound_of_pair(x, y) <= minima + 1e-8).all())
+
+
+def test_values_and_gradients():
+    P, q, A, l, u = (torch.tensor(d) for d in random_program())  # noqa: E741
+    program = md.QP(P, q, A, l, u, penalty=2.0)
+    x = torch.randn(5, 8, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    Ax = x @ A.T
+    over = torch.maximum(Ax - u, l - Ax).clamp(min=0)
+    expected = 0.5 * (x @ P * x).sum(-1) + (q * x).sum(-1) + 2 * over.sum(-1)
+    torch.testing.assert_close(program.value(x), expected)
+    point = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(program.value(point).sum(), point)
+    torch.testing.assert_close(program.grad(x), slope)
+    torch.testing.assert_close(program.smoothed_grad(x, 1e-12), slope)
+
+
+def test_a_penalty_that_is_too_small_never_counts_as_converged():
+    data = [torch.tensor(d) for d in random_program()]
+    program = md.QP(*data, penalty=1e-3)
+    solution = md.solve(program, ADMM(), stop=md.gap(1e-6), iterations=500)
+    assert md.Status.CONVERGED not in solution.statuses
+
+
+def test_infeasible_and_unbounded_programs_have_certificates():
+    q = torch.tensor([[1.0, 1.0], [1.0, 1.0]], dtype=DOUBLE)
+    A = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, -1.0]], dtype=DOUBLE)
+    l = torch.tensor([[1.0, -5.0, -1.0], [-1.0, -5.0, -1.0]], dtype=DOUBLE)  # noqa: E741
+    u = torch.tensor([[2.0, 0.0, 1.0], [2.0, 0.0, 1.0]], dtype=DOUBLE)
+    program = md.QP(torch.eye(2, dtype=DOUBLE), q, A, l, u)
+    solution = md.solve(program, ADMM(), stop=md.gap(1e-6), iterations=2000, check_every=50)
+    assert solution.statuses == [md.Status.INFEASIBLE, md.Status.CONVERGED]
+    certificate = ADMM().certificate(program, solution.state)
+    y = certificate["multipliers"][0]
+    support = torch.maximum(u[0] * y, l[0] * y).sum()
+    assert float(support) < 0
+    assert float((A.T @ y).abs().sum()) * float(certificate["radius"][0]) <= -float(support) * 1.01
+    down = md.QP(None, -torch.ones(1, 2, dtype=DOUBLE), A, torch.tensor([-1.0, -1.0, -1.0]))
+    solution = md.solve(down, ADMM(), iterations=2000, check_every=50)
+    assert solution.statuses == [md.Status.UNBOUNDED]
+    inconsistent = md.QP(
+        torch.eye(2),
+        torch.ones(1, 2),
+        torch.tensor([[1.0, 1.0], [1.0, 1.0]]),
+        torch.tensor([0.0, 1.0]),
+        torch.tensor([0.0, 1.0]),
+    )
+    solution = md.solve(inconsistent, ADMM(), iterations=100)
+    assert solution.statuses == [md.Status.INFEASIBLE]
+
+
+def test_sparse_programs_are_those_of_dense_matrices():
+    P, q, A, l, u = random_program(n=8, rows=20, equal=2, definite=False)  # noqa: E741
+    dense = md.QP(P, q, A, l, u)
+    sparse = md.QP(sp.csc_matrix(P), q, sp.csr_matrix(A), l, u)
+    x = torch.randn(5, 8, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(sparse.objective(x), dense.objective(x))
+    torch.testing.assert_close(sparse.violations(x), dense.violations(x))
+    solution = md.solve(sparse, ADMM(), stop=md.gap(1e-4), iterations=20_000, check_every=100)
+    assert set(solution.statuses) == {md.Status.CONVERGED}
+    for i in range(5):
+        assert float(solution.lower[i]) <= reference(P, q, A, l, u, i)[1] + 1e-7
+
+
+def test_a_large_sparse_program_is_solved():
+    """A control problem: differences of neighbours are bounded."""
+    n = 3000
+    rng = np.random.default_rng(0)
+    D = sp.diags([-np.ones(n), np.ones(n - 1)], [0, 1], shape=(n - 1, n))
+    A = sp.vstack([D, sp.eye(n)]).tocsr()
+    q = -np.cumsum(rng.normal(size=(2, n)), 1) / 10
+    bound = np.concatenate([np.full(n - 1, 0.02), np.full(n, 10.0)])
+    program = md.QP(sp.eye(n), q, A, -bound, bound)
+    solution = md.solve(program, ADMM(), stop=md.gap(1e-3), iterations=3000, check_every=50)
+    assert set(solution.statuses) == {md.Status.CONVERGED}
+
+
+def test_bad_programs_are_refused():
+    eye = torch.eye(2)
+    q = torch.ones(2)
+    with pytest.raises(ValueError, match="P must be symmetric"):
+        md.QP(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), q)
+    with pytest.raises(ValueError, match="positive semidefinite, but has the eigenvalue -1"):
+        md.QP(-eye, q)
+    with pytest.raises(ValueError, match="l ≤ u"):
+        md.QP(eye, q, eye, torch.ones(2), torch.zeros(2))
+    with pytest.raises(ValueError, match=r"l must be \(2,\)"):
+        md.QP(eye, q, eye, torch.ones(3))
+    with pytest.raises(ValueError, match="same number of problems"):
+        md.QP(eye, torch.ones(3, 2), eye, torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="A must have 2 columns"):
+        md.QP(eye, q, torch.ones(1, 3))
+    with pytest.raises(TypeError, match="ADMM needs a problem of class QP, got Quadratic"):
+        ADMM().init(q, md.Quadratic(q, q))
+    with pytest.raises(ValueError, match="rho must be positive"):
+        ADMM(0.0)
+    program = md.QP(eye, q, eye, torch.zeros(2), torch.ones(2))
+    with pytest.raises(ValueError, match="one entry for each of the 2 inequalities"):
+        ADMM(torch.ones(3)).init(torch.zeros(1, 2), program)
+
+
+def test_a_warm_start_of_a_solved_problem_is_solved():
+    data = [torch.tensor(d) for d in random_program()]
+    program = md.QP(*data)
+    method = ADMM(polish=0)
+    first = md.solve(program, method, stop=md.gap(1e-6), iterations=5000, check_every=10)
+    again = md.solve(program, method, state=first.state, stop=md.gap(1e-6), check_every=10)
+    assert int(again.steps.max()) < int(first.steps.max())
+    nearby = md.QP(data[0], data[1] + 1e-3, *data[2:])
+    stop = md.gap(1e-6, start_value=nearby.value(nearby.start()))
+    cold = md.solve(nearby, method, stop=stop, iterations=5000, check_every=10)
+    warm = md.solve(nearby, method, state=first.state, stop=stop, iterations=5000, check_every=10)
+    assert int(warm.steps.sum()) < int(cold.steps.sum())
+
+
+def test_penalties_are_learned_by_differentiation():
+    program = md.QP(*(torch.tensor(d) for d in random_program()))
+    method = ADMM(torch.ones(program.reduced.rows, dtype=DOUBLE), polish=0)
+    state = method.init(program.start(), program)
+    for _ in range(5):
+        state = method.step(program, state, Exact())
+    loss = program.value(state.x).sum()
+    (slope,) = torch.autograd.grad(loss, method.log_rho)
+    assert bool(slope.isfinite().all())
+    assert float(slope.abs().max()) > 0
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_certificates_of_programs(options):
+    data = random_program(5, **options)
+    program = md.QP(*(None if d is None else torch.tensor(d) for d in data))
+    certificate = md.certify(program, 1e-6, cache=False)
+    assert certificate.proven
+    assert float(certificate.relative_gap.max()) <= 1e-6
+    for i in range(5):
+        assert float(certificate.lower[i]) <= reference(*data, i)[1] + 1e-7
