@@ -21,6 +21,7 @@ COMPARISONS = (
     "tests/test_moment_kernels.py",
     "tests/problems/test_holes.py",
     "tests/problems/test_features.py",
+    "tests/problems/test_ridge_kernels.py",
     "tests/optim/test_compiled.py",
 )
 """Tests that compare kernels with torch."""

@@ -10,6 +10,7 @@ from mirrordescent.kernels.call import (
     KernelFunction as KernelFunction,
     addresses as addresses,
     supports as supports,
+    tracked as tracked,
 )
 from mirrordescent.kernels.image_steps import (
     AMD_COLUMNS as AMD_COLUMNS,
@@ -38,6 +39,10 @@ from mirrordescent.kernels.preconditioning import (
     has_powers as has_powers,
     momenta as momenta,
     powers as powers,
+)
+from mirrordescent.kernels.ridge_sums import (
+    ridge_gradient as ridge_gradient,
+    ridge_sums as ridge_sums,
 )
 
 __all__ = [

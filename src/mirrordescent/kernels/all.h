@@ -9,3 +9,4 @@
 #include "sums.h"
 #include "bounds.h"
 #include "matrices.h"
+#include "ridges.h"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from mirrordescent.kernels import sources
 from mirrordescent.kernels.loading import level, library
@@ -25,6 +26,21 @@ _NUMBER_TYPES: dict[str, Any] = {
 def supports(x: Tensor) -> bool:
     """Return whether kernels can work on a tensor: on a CPU, in single or double precision."""
     return x.device.type == "cpu" and x.dtype in TYPES
+
+
+def tracked(*tensors: Tensor) -> bool:
+    """Return whether autograd or a transform of ``torch.func`` tracks operations on a tensor.
+
+    Then they must be operations of torch. In eager code, kernels may be used otherwise.
+    """
+    for tensor in tensors:
+        if tensor.requires_grad and torch.is_grad_enabled():
+            return True
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return True
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            return True
+    return False
 
 
 class Declaration(NamedTuple):

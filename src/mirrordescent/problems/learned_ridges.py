@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from mirrordescent import kernels
 from mirrordescent._internal.rounding import sum_error, unit
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.filter_banks import (
@@ -133,11 +134,16 @@ class LearnedRidges(Term):
     # Value and gradient.
 
     def value(self, x: Tensor) -> Tensor:
+        if self._compiled(x):
+            sums, _ = kernels.ridge_sums(x, *self._bank())
+            return self.scaled_weight * sums.to(x.dtype)
         u = responses(x, self.filters)
         return self.scaled_weight * sum_per_sample(self.profile.value(u))
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
         """Add hWᵀφ′(Wx); profiles have no kinks to be smoothed."""
+        if self._compiled(x, out) and out.shape == x.shape:
+            return kernels.ridge_gradient(x, *self._bank(), out, self.scaled_weight)
         slope = self.profile.derivative(responses(x, self.filters))
         return out + broadcast(self.scaled_weight, x) * responses_adjoint(slope, self.filters)
 
@@ -161,7 +167,11 @@ class LearnedRidges(Term):
         error = constants.lipschitz * delta * (image + delta)
         error = error + sum_error(2 * constants.spread * image.square(), 8 * pieces)
         places = len(self.filters) * x.shape[-1] * x.shape[-2]
-        sizes = sum_per_sample(self.profile.value(responses(x, self.filters)).abs())
+        if self._compiled(x):
+            _, sums = kernels.ridge_sums(x, *self._bank())
+            sizes = sums.to(x.dtype)
+        else:
+            sizes = sum_per_sample(self.profile.value(responses(x, self.filters)).abs())
         return 1.01 * largest(self.scaled_weight) * (error + sum_error(sizes, places))
 
     def gradient_error(self, x: Tensor) -> Tensor:
@@ -184,6 +194,26 @@ class LearnedRidges(Term):
     def _response_error(self, image: Tensor) -> Tensor:
         """Bound the rounding error of all responses in ℓ₂, given A‖x‖."""
         return sum_error(image, self.filters[0].numel())
+
+    def _compiled(self, x: Tensor, *others: Tensor) -> bool:
+        """Return whether the compiled kernel applies: it is available, and no derivative is needed.
+
+        A subclass may change the formula, and uses plain torch.
+        """
+        if type(self) is not LearnedRidges or type(self.profile) is not RidgeProfile:
+            return False
+        if not (kernels.supports(x) and kernels.available()):
+            return False
+        tensors = [x, *others, self.filters, self.profile.positions, self.profile.values]
+        if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
+            return False
+        if isinstance(self.weight, Tensor):
+            tensors.append(self.weight)
+        return not kernels.tracked(*tensors)
+
+    def _bank(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the filters, and the positions and coefficients of their profiles."""
+        return self.filters, self.profile.positions, self.profile.coefficients()
 
     # The saddle-point form, for convex profiles.
 
