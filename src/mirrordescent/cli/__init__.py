@@ -11,7 +11,17 @@ from typing import get_args
 from tyro.extras import SubcommandApp
 
 from mirrordescent import __version__
-from mirrordescent.cli import app, comparing, data, demo, diagnosing, learning, solve, zoo
+from mirrordescent.cli import (
+    app,
+    comparing,
+    data,
+    demo,
+    diagnosing,
+    learning,
+    priors,
+    solve,
+    zoo,
+)
 from mirrordescent.cli.errors import report
 from mirrordescent.cli.output import EscapedStderr, Switch, say, visible
 from mirrordescent.cli.plugins import Command, load_plugins
@@ -27,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "solve": solve.app,
     "app": app.app,
     "learn": learning.learn,
+    "learn-prior": priors.learn_prior,
     "compare": comparing.compare,
     "diagnose": diagnosing.diagnose,
     "zoo": zoo.app,

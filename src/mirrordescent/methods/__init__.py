@@ -31,9 +31,11 @@ from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.naming import named as named, names as names
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.methods.primal_dual import LPD, PDHG, CondatVu, DualFISTA, PrimalDual
+from mirrordescent.methods.ridge_momentum import RidgeMomentum
 from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
 from mirrordescent.methods.switch import Switch, proven, restarting_switch as restarting_switch
+from mirrordescent.methods.tangent_bound import TangentBound
 
 __all__ = [
     "AMD",
@@ -60,10 +62,12 @@ __all__ = [
     "Preconditioned",
     "PrimalDual",
     "ProjectedGradient",
+    "RidgeMomentum",
     "Safeguarded",
     "ScheduledPrimalDual",
     "StatefulWrapper",
     "Switch",
+    "TangentBound",
     "Wrapper",
     "proven",
 ]

@@ -1,12 +1,14 @@
 """Problems: batches of functions to minimise."""
 
 from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.problems.anchor import Anchor
 from mirrordescent.problems.area_means import AreaMeans
 from mirrordescent.problems.base import Function, Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import Composite
 from mirrordescent.problems.fits import Counts, SquaredError
 from mirrordescent.problems.games import MatrixGame
+from mirrordescent.problems.learned_ridges import LearnedRidges
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
 from mirrordescent.problems.network_training import NetworkTraining
 from mirrordescent.problems.operators import (
@@ -19,7 +21,10 @@ from mirrordescent.problems.operators import (
     gaussian_kernel,
     motion_kernel,
 )
+from mirrordescent.problems.prior_problems import prior_denoising, prior_restoration
+from mirrordescent.problems.profiles import RidgeProfile
 from mirrordescent.problems.quadratics import LeastSquares, Quadratic
+from mirrordescent.problems.ridge_priors import RidgePrior, RidgeTable
 from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.transforms import Fourier, Haar, radial_mask
@@ -30,6 +35,7 @@ __all__ = [
     "L1",
     "SVM",
     "TV",
+    "Anchor",
     "AreaMeans",
     "Blur",
     "Chain",
@@ -38,6 +44,7 @@ __all__ = [
     "Fourier",
     "Function",
     "Haar",
+    "LearnedRidges",
     "LeastSquares",
     "Linear",
     "LogisticRegression",
@@ -50,6 +57,9 @@ __all__ = [
     "Problem",
     "Quadratic",
     "Ridge",
+    "RidgePrior",
+    "RidgeProfile",
+    "RidgeTable",
     "Roughness",
     "Sampling",
     "SquaredError",
@@ -58,6 +68,8 @@ __all__ = [
     "Term",
     "gaussian_kernel",
     "motion_kernel",
+    "prior_denoising",
+    "prior_restoration",
     "radial_mask",
 ]
 

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mirrordescent._internal.rounding import sum_error, unit
+from mirrordescent._internal.rounding import unit
 from mirrordescent.domains import Box, Domain, PositiveOrthant, WholeSpace
 from mirrordescent.parts import Config, replace_children
 from mirrordescent.problems.base import Problem
@@ -107,12 +107,26 @@ class Composite(Problem, SaddlePoint):
 
     @property
     def convex(self) -> bool | None:  # type: ignore[override]
-        """Whether f₀ is convex; all terms are."""
-        return self.smooth.convex
+        """Whether f₀ is convex, and convex enough for all weakly convex terms; None if unknown."""
+        if not self._weakly_convex:
+            return self.smooth.convex
+        return True if self.smooth.convex and self._modulus() >= 0 else None
+
+    @property
+    def _weakly_convex(self) -> bool:
+        """Whether some term is only weakly convex."""
+        return any(term.weakly_convex for term in self._terms)
+
+    def _modulus(self) -> float:
+        """Return the sum of the moduli of convexity of all parts, which may be negative."""
+        modulus = (self.smooth.strong_convexity() or 0.0) + sum(t.convexity for t in self._terms)
+        return modulus - unit(len(self.parts)) * abs(modulus)
 
     @property
     def never_below(self) -> float | None:  # type: ignore[override]
-        return self.smooth.never_below
+        """The bound of f₀, if no term can be negative."""
+        nonnegative = all(term.nonnegative for term in self._terms)
+        return self.smooth.never_below if nonnegative else None
 
     def value(self, x: Tensor) -> Tensor:
         value = self.smooth.value(x)
@@ -142,6 +156,9 @@ class Composite(Problem, SaddlePoint):
         return cast(float, self.smooth.smoothness()) + sum(term.curvature for term in self._terms)
 
     def strong_convexity(self) -> float:
+        """The sum of the moduli of convexity of all parts, if it is positive; else 0."""
+        if self._weakly_convex:
+            return max(self._modulus(), 0.0)
         return (self.smooth.strong_convexity() or 0.0) + sum(term.convexity for term in self._terms)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
@@ -200,7 +217,9 @@ class Composite(Problem, SaddlePoint):
     # The saddle-point form F(x) + G(Kx).
 
     def saddle_point(self) -> SaddlePoint | None:
-        """Return this problem; None if G would have no blocks."""
+        """Return this problem; None if G would have no blocks, or not be convex."""
+        if self._weakly_convex:
+            return None
         return self if self.dual_data or self.parts else None
 
     def explicit(self) -> SaddlePoint:
@@ -322,8 +341,15 @@ class Composite(Problem, SaddlePoint):
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
         """Return the bound of the dual point v = ∇d(ZAx), u = 0, if f₀ is a :class:`Fit`.
 
-        For another f₀, return the bound of :meth:`Problem.bound_at`, if f is smooth.
+        If f₀ is not a Fit, or f is strongly convex and a term asks for its tangent, return the
+        bound of :meth:`Problem.bound_at`, if f is smooth.
         """
+        if any(term.linearised for term in self._terms):
+            mu = self.strong_convexity() if convexity is None else convexity
+            if mu > 0 and not any(math.isinf(term.curvature) for term in self._terms):
+                return super().bound_at(x, mu)
+        if self._weakly_convex:
+            return None
         if isinstance(self.smooth, Fit):
             zeros = [tree_map(torch.zeros_like, term.K(x)) for term in self._terms]
             v = self.smooth.misfit_gradient(self.smooth.observe(x))
@@ -331,19 +357,15 @@ class Composite(Problem, SaddlePoint):
         return super().bound_at(x, convexity) if math.isfinite(self.smoothness()) else None
 
     def evaluation_error(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the errors of f₀ and of all terms.
-
-        A term is a sum over Kx, whose gradient is at most its curvature times ‖x‖.
-        """
+        """Add the errors of f₀ and of all terms."""
         smooth_value = self.smooth.value(x)
         smooth_gradient = cast(Tensor, self.smooth.grad(x))
         errors = self.smooth.evaluation_error(x, smooth_value, smooth_gradient)
         value_error, gradient_error = errors
-        size = norm(x)
         for term in self._terms:
-            count = x[0].numel() + sum(block[0].numel() for block in term.K(x).values())
-            value_error = value_error + sum_error(2 * term.value(x), count)
-            gradient_error = gradient_error + sum_error(2 * term.curvature * size, count)
+            added = term.evaluation_error(x)
+            value_error = value_error + added[0]
+            gradient_error = gradient_error + added[1]
         rounding = unit(len(self.parts), value.dtype)
         return (
             value_error + rounding * value.abs(),

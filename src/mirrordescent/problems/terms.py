@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.deprecation import rename_hooks
+from mirrordescent._internal.rounding import sum_error
 from mirrordescent.parts import Part
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
-from mirrordescent.trees import dot, sum_per_sample
+from mirrordescent.trees import dot, norm, sum_per_sample
 
 Blocks = dict[str, Tensor]
 """The image Kx of a point, or a dual point u, as named tensors (batch, …)."""
@@ -29,6 +30,9 @@ _RENAMED_HOOKS = {
 
 class Term(Part, nn.Module):
     """h·g(Kx), with a weight h > 0, a convex function g ≥ 0 and a linear operator K.
+
+    If ``weakly_convex`` is True, g need not be convex; if ``nonnegative`` is False, g may be
+    negative.
 
     Kx is a dict of blocks. A dual point u has the same blocks.
 
@@ -101,6 +105,19 @@ class Term(Part, nn.Module):
     kinked = True
     """Whether g has kinks, which ``add_gradient`` can smooth."""
 
+    linearised = False
+    """Whether a bound at a point uses the tangent of the term instead of the dual point 0."""
+
+    @property
+    def weakly_convex(self) -> bool:
+        """Whether g is not convex, but ``convexity`` is finite and negative."""
+        return False
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether g ≥ 0."""
+        return True
+
     blocks: tuple[str, ...] = ("entries",)
     """Names of the blocks of Kx."""
 
@@ -116,7 +133,10 @@ class Term(Part, nn.Module):
 
     @property
     def convexity(self) -> float:
-        """A constant μ ≥ 0 such that the term minus (μ/2)‖x‖² is convex."""
+        """A constant μ such that the term minus (μ/2)‖x‖² is convex.
+
+        It is negative if the term is only weakly convex.
+        """
         return 0.0
 
     # Value and gradient.
@@ -134,6 +154,16 @@ class Term(Part, nn.Module):
             width: Width over which kinks are smoothed; 0 means one subgradient.
         """
         raise NotImplementedError
+
+    def evaluation_error(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound the rounding errors of ``value`` and, in ℓ₂, of the gradient: (batch,) each.
+
+        By default the term is treated as a sum over Kx, whose gradient is at most its curvature
+        times ‖x‖.
+        """
+        count = x[0].numel() + sum(block[0].numel() for block in self.K(x).values())
+        value_error = sum_error(2 * self.value(x), count)
+        return value_error, sum_error(2 * self.curvature * norm(x), count)
 
     # The saddle-point form.
 

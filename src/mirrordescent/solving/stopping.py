@@ -148,7 +148,8 @@ def gap(
         if measured is None:
             return torch.zeros_like(snapshot.running)
         difference, allowed, rounding = measured
-        return difference + rounding <= allowed
+        # Without a finite bound, both sides are infinite.
+        return (difference + rounding <= allowed) & difference.isfinite()
 
     def undecidable(snapshot: Snapshot) -> Tensor:
         measured = snapshot.memo.get(measure)

@@ -1,0 +1,664 @@
+"""Learning of priors: filters and profiles such that denoised pictures are close to clean ones.
+
+The lower level is the denoising problem, the upper level the squared error of its solution. With
+x̂ = argmin ½‖x − y‖² + R_θ(x) and the Hessian H of this energy at x̂, the implicit function theorem
+gives
+
+.. code-block:: none
+
+    d loss/dθ = −⟨v, ∂∇R_θ(x̂)/∂θ⟩,    Hv = ∂loss/∂x̂
+
+The lower level is solved by accelerated gradient steps, and Hv = … by conjugate gradients. Filters
+begin with the tight frame of a discrete cosine transform, for which the energy is a well-known
+good denoiser already.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from mirrordescent import zoo
+from mirrordescent._internal.dct import dct
+from mirrordescent._internal.files import Damaged, read_whole, write_whole
+from mirrordescent._internal.progress import ProgressBar
+from mirrordescent.data import bsds500, pictures
+from mirrordescent.learn.checkpoint import RunFolder
+from mirrordescent.methods import PDHG
+from mirrordescent.problems import RidgePrior, RidgeProfile, RidgeTable, TVDenoising
+from mirrordescent.problems.filter_banks import responses, responses_adjoint
+from mirrordescent.solving import solve
+from mirrordescent.trees import dot, per_sample
+
+BSDS_TERMS = (
+    "The training part of BSDS500; its validation part for the validation. Published by "
+    "UC Berkeley for non-commercial research and educational purposes. Cite Arbelaez, Maire, "
+    "Fowlkes, Malik, TPAMI 33 (2011) 898-916. No picture is part of the entry."
+)
+"""Data of the shipped priors, and their terms."""
+LEVELS = (0.005, 0.01, 0.02, 0.035, 0.06, 0.1, 0.2)
+"""Noise levels at which profiles are learned."""
+PIECES = 9
+"""Number of pieces of every profile."""
+CHECKED = (0.02, 0.05, 0.1)
+"""Noise levels of the validation."""
+MARGIN = 3
+"""Width of the border of a patch that does not count, because few filters fit there."""
+CROP = 160
+"""Side of the pictures of the validation."""
+AVERAGING = 0.998
+"""Decay of the running mean of all parameters, which is the result."""
+TV_WEIGHTS = (1.4, 2.0, 2.8)
+"""Weights of total variation that are tried for the comparison, in units of the noise level."""
+
+
+@dataclass(frozen=True)
+class PriorSettings:
+    """Settings of the learning of a prior.
+
+    Args:
+        channels: Number of channels: 3 for colour, 1 for grey pictures.
+        minutes: Duration, of which a quarter is spent on the convex profiles.
+        modulus: Largest modulus ρ < 1 of weak convexity at the sampled frequencies.
+        steepest: Largest slope of profiles. Larger slopes need more iterations.
+        size: Side of the filters, an odd number.
+        batch: Number of patches of a step.
+        patch: Side of the patches.
+        iterations: Iterations of the lower level, and a multiple of them in the second half.
+        solves: Iterations of conjugate gradients.
+        filter_rate: First learning rate of the filters.
+        profile_rate: First learning rate of the profiles.
+        checks: Number of validations.
+        pictures: Largest number of pictures of the validation.
+        seed: Seed of all random numbers.
+    """
+
+    channels: int = 3
+    minutes: float = 65.0
+    modulus: float = 0.9
+    steepest: float = 10.0
+    size: int = 7
+    batch: int = 8
+    patch: int = 48
+    iterations: int = 11
+    solves: int = 7
+    filter_rate: float = 2e-3
+    profile_rate: float = 4e-2
+    checks: int = 8
+    pictures: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise ValueError(f"channels must be 1 or 3, got {self.channels}")
+        if not 0 <= self.modulus < 1:
+            raise ValueError(f"modulus must be at least 0 and less than 1, got {self.modulus}")
+        if self.size % 2 == 0 or self.size < 3:
+            raise ValueError(f"size must be odd and at least 3, got {self.size}")
+        if self.patch <= self.size + 2 * MARGIN:
+            raise ValueError(
+                f"patch must exceed size + {2 * MARGIN} = {self.size + 2 * MARGIN}, "
+                f"got {self.patch}"
+            )
+
+
+class PriorParameters(nn.Module):
+    """The parameters of filters and profiles, without constraints.
+
+    Slopes are −ρ + (ρ + s)·sigmoid(θ) with θ = θₖⱼ + δ_lkj at the noise level l, so that they lie
+    between −ρ and s for all θ. Scales are aₖ + ε_lk.
+
+    Args:
+        settings: Settings.
+        modulus: ρ.
+        filters: Filters that stay as they are; None for filters to be learned.
+        scales: First scales aₖ; by default the norms of the filters.
+    """
+
+    def __init__(
+        self,
+        settings: PriorSettings,
+        modulus: float,
+        filters: Tensor | None = None,
+        scales: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.modulus = modulus
+        self.steepest = settings.steepest
+        first = cosine_filters(settings.channels, settings.size)
+        sizes = first.flatten(1).norm(dim=1) * settings.size
+        if filters is None:
+            generator = torch.Generator().manual_seed(settings.seed)
+            noise = 0.002 * torch.randn(first.shape, generator=generator)
+            self.raw = nn.Parameter(first + noise)
+        else:
+            self.register_buffer("raw", filters)
+        self.shapes = nn.Parameter(_first_shapes(modulus, self.steepest).repeat(len(first), 1))
+        self.shape_changes = nn.Parameter(torch.zeros(len(LEVELS), len(first), PIECES))
+        self.scales = nn.Parameter(sizes.log() if scales is None else scales.clone())
+        self.scale_changes = nn.Parameter(torch.zeros(len(LEVELS), len(first)))
+        nodes = torch.logspace(math.log10(0.25), math.log10(20.0), PIECES) / settings.size
+        self.register_buffer("nodes", nodes)
+        self.register_buffer("levels", torch.tensor(LEVELS))
+
+    nodes: Tensor
+    levels: Tensor
+    raw: Tensor
+
+    def filters(self) -> Tensor:
+        """Return filters with mean 0 whose symbol is at most 1 at sampled frequencies."""
+        centred = self.raw - self.raw.mean((-2, -1), keepdim=True)
+        number = 4 * (self.raw.shape[-1] + 1)
+        spectrum = torch.fft.rfft2(centred, s=(number, number))
+        symbol = torch.einsum("kcij,kdij->ijcd", spectrum.conj(), spectrum)
+        return centred / torch.linalg.eigvalsh(symbol)[..., -1].max().sqrt()
+
+    def table(self) -> RidgeTable:
+        """Return the profiles at all levels."""
+        shapes = self.shapes + self.shape_changes
+        slopes = -self.modulus + (self.modulus + self.steepest) * shapes.sigmoid()
+        widths = torch.cat([self.nodes[:1], self.nodes.diff()])
+        heights = (slopes * widths).cumsum(-1)
+        scales = self.scales + self.scale_changes
+        return RidgeTable(self.levels, scales, self.nodes, heights)
+
+
+def cosine_filters(channels: int, size: int) -> Tensor:
+    """Return the zero-mean filters of a discrete cosine transform, a tight frame.
+
+    Colour pictures have filters of all frequencies for the mean of the channels, and filters of
+    3 × 3 for two differences of channels, where photographs have little detail.
+    """
+    luminance = _frame(size, size)
+    if channels == 1:
+        return luminance.unsqueeze(1)
+    directions = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]])
+    directions = directions / directions.norm(dim=1, keepdim=True)
+    differences = _frame(3, size)
+    parts = [(luminance, directions[0]), (differences, directions[1]), (differences, directions[2])]
+    return torch.cat([part.unsqueeze(1) * to.reshape(1, 3, 1, 1) for part, to in parts])
+
+
+def _frame(size: int, padded: int) -> Tensor:
+    """Return the non-constant products of cosines of a size, padded with 0: (count, n, n)."""
+    along = dct(size, size, torch.float32, torch.device("cpu"))
+    frame = torch.einsum("ai,bj->abij", along, along).flatten(0, 1)[1:] / size
+    border = (padded - size) // 2
+    return F.pad(frame, (border,) * 4)
+
+
+def _first_shapes(modulus: float, steepest: float) -> Tensor:
+    """Return θ of a profile that rises near 0 and falls slowly beyond the noise."""
+    if modulus:
+        slopes = torch.tensor([3.0, 3.0, 1.8, 0.3, -0.1, -0.2, -0.15, -0.05, 0.0])
+    else:
+        slopes = torch.tensor([3.0, 2.0, 1.0, 0.5, 0.3, 0.15, 0.1, 0.05, 0.02])
+    return ((slopes + modulus).clamp(min=0.02) / (steepest - slopes)).log()
+
+
+# The lower level.
+
+
+def denoise(y: Tensor, filters: Tensor, profile: RidgeProfile, iterations: int) -> Tensor:
+    """Return ½‖x − y‖² + Σφ(Wx) minimised by accelerated gradient steps with restarts.
+
+    Filters must have a norm of at most 1.
+    """
+    steepest = profile.slopes().flatten(1).amax(-1) if profile.values.ndim == 3 else None
+    if steepest is None:
+        steepest = profile.slopes().max().expand(len(y))
+    length = per_sample(1 / (1 + steepest.clamp(min=0)), y)
+    x = y
+    ahead = y
+    theta = torch.ones_like(length)
+    for _ in range(iterations):
+        slope = profile.derivative(responses(ahead, filters))
+        g = ahead - y + responses_adjoint(slope, filters)
+        new = ahead - length * g
+        change = new - x
+        theta = torch.where(per_sample(dot(g, change), y) > 0, 1.0, theta)
+        grown = (1 + (1 + 4 * theta.square()).sqrt()) / 2
+        ahead = new + (theta - 1) / grown * change
+        x = new
+        theta = grown
+    return x
+
+
+def solve_hessian(
+    x: Tensor, right: Tensor, filters: Tensor, profile: RidgeProfile, iterations: int
+) -> Tensor:
+    """Return (I + Wᵀ diag(φ″(Wx)) W)⁻¹ applied to ``right``, by conjugate gradients."""
+    curvature = profile.curvature(responses(x, filters))
+    v = torch.zeros_like(right)
+    residual = right
+    direction = right
+    square = dot(residual, residual)
+    tiny = torch.finfo(right.dtype).tiny
+    for _ in range(iterations):
+        image = direction + responses_adjoint(curvature * responses(direction, filters), filters)
+        length = per_sample(square / dot(direction, image).clamp(min=tiny), v)
+        v = v + length * direction
+        residual = residual - length * image
+        smaller = dot(residual, residual)
+        direction = residual + per_sample(smaller / square.clamp(min=tiny), v) * direction
+        square = smaller
+    return v
+
+
+def backpropagate(
+    clean: Tensor,
+    noisy: Tensor,
+    sigma: Tensor,
+    parameters: PriorParameters,
+    rounds: tuple[int, int],
+) -> Tensor:
+    """Add the gradient of the loss to all parameters, and return the squared errors (batch,).
+
+    The loss is Σ log(e + e₀(σ)/2) of the mean squared errors e, where e₀ is the error of a typical
+    picture. So all noise levels count alike, and flat patches do not dominate.
+
+    Args:
+        clean: Patches.
+        noisy: Patches with noise.
+        sigma: Noise levels, (batch,).
+        parameters: Filters and profiles.
+        rounds: Iterations of the lower level and of conjugate gradients.
+    """
+    filters = parameters.filters()
+    profile = parameters.table().at(sigma)
+    with torch.no_grad():
+        fixed = RidgeProfile(profile.positions.detach(), profile.values.detach())
+        bank = filters.detach()
+        x = denoise(noisy, bank, fixed, rounds[0])
+        inner = (..., slice(MARGIN, -MARGIN), slice(MARGIN, -MARGIN))
+        error = torch.zeros_like(x)
+        error[inner] = (x - clean)[inner]
+        square = error[inner].square().mean((1, 2, 3))
+        typical = 0.028 * sigma.pow(1.5)
+        loss_gradient = per_sample(1 / (square + typical / 2), error) * error
+        v = solve_hessian(x, loss_gradient, bank, fixed, rounds[1])
+    pull = responses(v, filters) * profile.derivative(responses(x, filters))
+    (-pull.sum() / (len(x) * x[0].numel())).backward()
+    return square
+
+
+# Learning.
+
+
+class Patches:
+    """Random patches of pictures with random noise levels, turned and mirrored at random."""
+
+    def __init__(self, pictures: Sequence[Tensor], settings: PriorSettings) -> None:
+        self.pictures = [each for each in pictures if min(each.shape[-2:]) > settings.patch]
+        if not self.pictures:
+            raise ValueError(
+                f"learning a prior needs pictures of more than {settings.patch} pixels a side"
+            )
+        self.settings = settings
+
+    def draw(self, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return clean patches, noisy patches and noise levels."""
+        side = self.settings.patch
+        patches = []
+        for _ in range(self.settings.batch):
+            picture = self.pictures[_whole(len(self.pictures), generator)]
+            row = _whole(picture.shape[-2] - side + 1, generator)
+            column = _whole(picture.shape[-1] - side + 1, generator)
+            patch = picture[:, row : row + side, column : column + side].float() / 255
+            turns = _whole(4, generator)
+            patch = patch.rot90(turns, (-2, -1))
+            patches.append(patch.flip(-1) if _whole(2, generator) else patch)
+        clean = torch.stack(patches)
+        share = torch.rand(len(clean), generator=generator)
+        sigma = 0.01 * torch.exp(share * math.log(20.0))
+        low = torch.rand(len(clean), generator=generator) < 0.15
+        sigma = torch.where(low, 0.003 * torch.exp(share * math.log(7.0)), sigma)
+        noise = torch.randn(clean.shape, generator=generator)
+        return clean, clean + per_sample(sigma, clean) * noise, sigma
+
+
+class PriorLearning:
+    """Learn a prior from pictures. A run that was interrupted continues.
+
+    Args:
+        pictures: Pictures for learning, (channels, height, width) each, from 0 to 1.
+        held_out: Pictures for the validation.
+        settings: Settings.
+        folder: Folder for checkpoints and the log.
+        resume: Whether to continue a run that is found in the folder.
+    """
+
+    def __init__(
+        self,
+        pictures: Sequence[Tensor],
+        held_out: Sequence[Tensor],
+        settings: PriorSettings,
+        folder: Path,
+        resume: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.patches = Patches([_bytes(each, settings.channels) for each in pictures], settings)
+        self.crops = _central_crops(held_out, settings)
+        self.folder = RunFolder(folder)
+        self.file = Path(folder) / "prior.safetensors"
+        if not resume:
+            self.file.unlink(missing_ok=True)
+
+    def run(self, progress: bool | None = None) -> tuple[RidgePrior, list[dict[str, object]]]:
+        """Return the prior, and the records of the two stages."""
+        with self.folder.lock():
+            shares = {"weak": 0.75, "convex": 0.25}
+            parameters = PriorParameters(self.settings, self.settings.modulus)
+            weak, weak_record = self._stage("weak", parameters, shares, progress)
+            filters = weak.filters().detach()
+            parameters = PriorParameters(self.settings, 0.0, filters, weak.scales.detach())
+            convex, convex_record = self._stage("convex", parameters, shares, progress)
+        for sigma, value in validate_total_variation(self.crops).items():
+            for record in (weak_record, convex_record):
+                cast("dict[str, dict[str, float]]", record["validation"])[sigma]["tv"] = value
+        with torch.no_grad():
+            prior = RidgePrior(filters, weak.table(), convex.table())
+        return prior.requires_grad_(False), [weak_record, convex_record]
+
+    def _stage(
+        self,
+        name: str,
+        parameters: PriorParameters,
+        shares: dict[str, float],
+        progress: bool | None,
+    ) -> tuple[PriorParameters, dict[str, object]]:
+        """Learn some parameters for a share of the time; return their running means."""
+        settings = self.settings
+        total = 60 * settings.minutes * shares[name]
+        optimiser = torch.optim.Adam(_groups(parameters, settings), betas=(0.9, 0.99))
+        first_rates = [group["lr"] for group in optimiser.param_groups]
+        mean = {key: value.detach().clone() for key, value in parameters.state_dict().items()}
+        state = self._load(name, parameters, optimiser, mean)
+        record: dict[str, object] = {"stage": name, "settings": asdict(settings)}
+        generator = torch.Generator().manual_seed(settings.seed + 1 + state.steps)
+        checked = state.seconds
+        with ProgressBar(f"learning the {name} profiles", int(total), progress) as bar:
+            while state.seconds < total:
+                began = perf_counter()
+                share = state.seconds / total
+                warm = min(1.0, (state.steps + 1) / 50)
+                factor = warm * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
+                for group, rate in zip(optimiser.param_groups, first_rates, strict=True):
+                    group["lr"] = rate * factor
+                clean, noisy, sigma = self.patches.draw(generator)
+                iterations = settings.iterations if share < 0.5 else int(1.4 * settings.iterations)
+                optimiser.zero_grad()
+                rounds = (iterations, settings.solves)
+                backpropagate(clean, noisy, sigma, parameters, rounds)
+                optimiser.step()
+                state.steps += 1
+                decay = min(AVERAGING, (state.steps + 1) / (state.steps + 10))
+                for key, value in parameters.state_dict().items():
+                    mean[key].lerp_(value.detach(), 1 - decay)
+                state.seconds += perf_counter() - began
+                bar.update(int(min(state.seconds, total)), f"{state.steps} steps")
+                if state.seconds - checked > total / settings.checks:
+                    checked = state.seconds
+                    self._save(name, parameters, optimiser, mean, state)
+                    self._log(name, state, _with_state(parameters, mean))
+        self._save(name, parameters, optimiser, mean, state)
+        averaged = _with_state(parameters, mean)
+        record["steps"] = state.steps
+        record["seconds"] = round(state.seconds)
+        record["validation"] = self._log(name, state, averaged)
+        return averaged, record
+
+    def _log(
+        self, stage: str, state: _Progress, parameters: PriorParameters
+    ) -> dict[str, dict[str, float]]:
+        """Measure the validation, append it to the log, and return it."""
+        with torch.no_grad():
+            results = validate(self.crops, parameters.filters(), parameters.table())
+        line = {"stage": stage, "steps": state.steps, "seconds": round(state.seconds)}
+        with (self.folder.path / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps({**line, "psnr": results}) + "\n")
+        return results
+
+    def _save(
+        self,
+        stage: str,
+        parameters: PriorParameters,
+        optimiser: torch.optim.Optimizer,
+        mean: dict[str, Tensor],
+        state: _Progress,
+    ) -> None:
+        """Write a checkpoint of this stage, beside those of other stages."""
+        tensors, metadata = self._stored()
+        for key, value in parameters.state_dict().items():
+            tensors[f"{stage}.value.{key}"] = value
+            tensors[f"{stage}.mean.{key}"] = mean[key]
+        for index, moments in optimiser.state_dict()["state"].items():
+            for key, value in moments.items():
+                tensors[f"{stage}.moment.{index}.{key}"] = value
+        metadata["settings"] = json.dumps(asdict(self.settings))
+        metadata[stage] = json.dumps({"steps": state.steps, "seconds": state.seconds})
+        write_whole(tensors, metadata, self.file)
+
+    def _load(
+        self,
+        stage: str,
+        parameters: PriorParameters,
+        optimiser: torch.optim.Optimizer,
+        mean: dict[str, Tensor],
+    ) -> _Progress:
+        """Restore the last checkpoint of this stage, if there is one."""
+        tensors, metadata = self._stored()
+        if stage not in metadata:
+            return _Progress()
+        if json.loads(metadata["settings"]) != asdict(self.settings):
+            raise ValueError(
+                f"{self.file} was written with other settings: "
+                "give the same settings, another folder, or --no-resume"
+            )
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            of, _, rest = name.partition(".")
+            kind, _, key = rest.partition(".")
+            if of != stage:
+                continue
+            if kind == "mean":
+                mean[key].copy_(value)
+            elif kind == "moment":
+                index, _, field = key.partition(".")
+                moments.setdefault(int(index), {})[field] = value
+        values = {key: tensors[f"{stage}.value.{key}"] for key in parameters.state_dict()}
+        parameters.load_state_dict(values)
+        groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        return _Progress(**json.loads(metadata[stage]))
+
+    def _stored(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Return the tensors and the metadata of the checkpoint, empty if there is none."""
+        if not self.file.exists():
+            return {}, {}
+        try:
+            tensors, metadata = read_whole(self.file)
+        except Damaged as error:
+            raise ValueError(f"{error}: delete it, or use --no-resume") from error
+        metadata.pop("sha256", None)
+        return tensors, metadata
+
+
+@dataclass
+class _Progress:
+    """Steps and seconds of a stage so far."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+
+def validate(
+    crops: Tensor, filters: Tensor, table: RidgeTable, iterations: int = 30
+) -> dict[str, dict[str, float]]:
+    """Return the PSNR of noisy and denoised crops by noise level, in decibels."""
+    results: dict[str, dict[str, float]] = {}
+    border = max(filters.shape[-2:]) - 1
+    for sigma in CHECKED:
+        noisy = add_noise(crops, sigma)
+        padded = F.pad(noisy, (border,) * 4, mode="reflect")
+        profile = table.at(sigma)
+        denoised = [denoise(each, filters, profile, iterations) for each in padded.split(1)]
+        inner = (..., slice(border, -border), slice(border, -border))
+        results[str(sigma)] = {
+            "noisy": psnr(noisy, crops),
+            "prior": psnr(torch.cat(denoised)[inner], crops),
+        }
+    return results
+
+
+def validate_total_variation(crops: Tensor) -> dict[str, float]:
+    """Return the PSNR of total variation by noise level, for comparison with :func:`validate`.
+
+    It is isotropic and couples the channels, with the best of a few weights.
+    """
+    results: dict[str, float] = {}
+    for sigma in CHECKED:
+        noisy = add_noise(crops, sigma)
+        results[str(sigma)] = max(
+            psnr(_total_variation(noisy, weight * sigma), crops) for weight in TV_WEIGHTS
+        )
+    return results
+
+
+def add_noise(crops: Tensor, sigma: float) -> Tensor:
+    """Return crops with the noise of the validation."""
+    generator = torch.Generator().manual_seed(2)
+    return crops + sigma * torch.randn(crops.shape, generator=generator)
+
+
+def _total_variation(noisy: Tensor, weight: float) -> Tensor:
+    problem = TVDenoising(noisy, weight, scale=0.5, isotropic=True, coupled=True)
+    solution = solve(problem, PDHG(), iterations=60, check_every=60, progress=False)
+    assert isinstance(solution.x, Tensor)
+    return solution.x
+
+
+def psnr(x: Tensor, clean: Tensor) -> float:
+    """Return the mean peak signal-to-noise ratio of pictures from 0 to 1, in decibels."""
+    square = (x.clamp(0, 1) - clean).square().mean((1, 2, 3))
+    return round(float((-10 * square.clamp(min=1e-10).log10()).mean()), 3)
+
+
+def _groups(parameters: PriorParameters, settings: PriorSettings) -> list[dict[str, object]]:
+    """Return the groups of the optimiser, with their first learning rates."""
+    rates = {
+        "raw": settings.filter_rate,
+        "shapes": settings.profile_rate,
+        "shape_changes": 0.5 * settings.profile_rate,
+        "scales": 0.3 * settings.profile_rate,
+        "scale_changes": 0.15 * settings.profile_rate,
+    }
+    named = parameters.named_parameters()
+    return [{"params": [parameter], "lr": rates[name]} for name, parameter in named]
+
+
+def _with_state(parameters: PriorParameters, state: dict[str, Tensor]) -> PriorParameters:
+    """Return a copy of the parameters with other values."""
+    other = copy.deepcopy(parameters)
+    other.load_state_dict(state)
+    return other.requires_grad_(False)
+
+
+def _whole(limit: int, generator: Generator) -> int:
+    """Return a random whole number from 0 to limit − 1."""
+    return int(torch.randint(limit, (1,), generator=generator))
+
+
+def _bytes(picture: Tensor, channels: int) -> Tensor:
+    """Return a picture in the range from 0 to 255, which takes a quarter of the memory."""
+    if channels == 1:
+        weights = torch.tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)
+        picture = (weights * picture).sum(0, keepdim=True)
+    return (255 * picture).round().clamp(0, 255).to(torch.uint8)
+
+
+def _central_crops(pictures: Sequence[Tensor], settings: PriorSettings) -> Tensor:
+    """Return crops of one size from the centre of pictures."""
+    smallest = min(min(picture.shape[-2:]) for picture in pictures)
+    side = min(CROP, smallest)
+    if side <= settings.size:
+        raise ValueError(
+            f"pictures of the validation must have more than {settings.size} pixels a side"
+        )
+    crops = []
+    for picture in pictures[: settings.pictures]:
+        row = (picture.shape[-2] - side) // 2
+        column = (picture.shape[-1] - side) // 2
+        whole = _bytes(picture, settings.channels)
+        crops.append(whole[:, row : row + side, column : column + side].float() / 255)
+    return torch.stack(crops)
+
+
+# Entries of the zoo.
+
+
+def learn_from(
+    source: str,
+    out: Path,
+    folder: Path,
+    settings: PriorSettings,
+    *,
+    resume: bool = True,
+    directory: Path | None = None,
+    progress: bool | None = None,
+) -> tuple[Path, dict[str, dict[str, float]]]:
+    """Learn a prior from pictures and save it.
+
+    Args:
+        source: "bsds500", or a folder or an archive of pictures. The validation part of BSDS500
+            is used for the validation, and its test part is not read.
+        out: File of the entry, with or without suffix.
+        folder: Folder for checkpoints and the log.
+        settings: Settings.
+        resume: Whether to continue an interrupted run.
+        directory: Folder of the data sets.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The file, and the PSNR of the validation by noise level.
+    """
+    if source == "bsds500":
+        training = bsds500("train", directory)
+        held_out = bsds500("val", directory)
+        terms = BSDS_TERMS
+    else:
+        training = pictures(source, "train", directory)
+        held_out = pictures(source, "test", directory)
+        terms = f"{len(training) + len(held_out)} pictures of {Path(source).name}"
+    learning = PriorLearning(training, held_out, settings, folder, resume)
+    prior, stages = learning.run(progress)
+    path = zoo.save(prior, out, prior_card(Path(out).name, prior, stages, terms))
+    return path, cast("dict[str, dict[str, float]]", stages[0]["validation"])
+
+
+def prior_card(
+    name: str, prior: RidgePrior, stages: Sequence[dict[str, object]], terms: str
+) -> zoo.Card:
+    """Return the card of a prior."""
+    kind = "grey" if prior.channels == 1 else "colour"
+    energy = prior.term(CHECKED[1])
+    return zoo.Card(
+        name.partition("@")[0],
+        f"A prior of {kind} pictures from 0 to 1, for all noise levels up to {LEVELS[-1]:g}.",
+        family=f"denoising of {kind} pictures with Gaussian noise",
+        data=terms,
+        stages=list(stages),
+        parameters=sum(buffer.numel() for buffer in prior.buffers()),
+        held_out={stage["stage"]: stage["validation"] for stage in stages},
+        use={"strong convexity of denoising": round(1 + energy.convexity, 4)},
+    )
