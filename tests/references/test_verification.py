@@ -103,6 +103,9 @@ PROBLEMS = {
     "on a simplex, L1": lambda: Composite(
         SquaredError(data(2, 6)), [L1(0.1, Matrix(data(3, 6, seed=2))), Simplex()]
     ),
+    "observed, on a simplex": lambda: Composite(
+        SquaredError(data(2, 6), Matrix(data(6, 4))), [Simplex()]
+    ),
     "counts": lambda: Composite(Counts(3 * SQUARE, background=0.1), [TV(0.2)]),
     "counts of a matrix": lambda: Composite(
         Counts(data(2, 8, seed=1).abs(), Matrix(data(8, 3).abs()), 0.1), [Ridge(0.1)]

@@ -363,7 +363,13 @@ class Composite(Problem, SaddlePoint):
         else:
             dual = self._unscaled(self.prox_G_conjugate(u, 0.0))
             dual = dual if self.dual_data else dual._replace(data=data)
-        return proving_points(self.smooth, self._terms, self.domain, x, dual, self._level(x))
+        level = self._level(x)
+        points = proving_points(self.smooth, self._terms, self.domain, x, dual, level)
+        if self.domain.bounded and dual.data is not data:
+            # f₀(x) + ⟨∇f₀(x), x' − x⟩ = ⟨v, ZAx'⟩ − d*(v) for v = ∇d(ZAx)
+            at_x = dual._replace(data=data)
+            points += proving_points(self.smooth, self._terms, self.domain, x, at_x, level)
+        return points
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
         """Return the bound of the dual point v = ∇d(ZAx), u = 0, if f₀ is a :class:`Fit`.

@@ -72,18 +72,25 @@ def dual_bound(
 def proving_points(
     smooth: Problem, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual, level: Tensor
 ) -> list[Dual]:
-    """Return the dual points, in double precision, from which :func:`dual_bound` is computed.
+    """Return the dual points from which :func:`dual_bound` is computed.
 
-    These are the given dual point and, on an unbounded set, a feasible one near it. The arguments
-    are those of :func:`dual_bound`.
+    They are in double precision, if the operators support it. They are the given dual point and,
+    on an unbounded set, a feasible one near it. The arguments are those of :func:`dual_bound`.
     """
-    x = x.double()
-    dual = dual.double()
+    try:
+        return _proving_points(smooth, terms, domain, x.double(), dual.double(), level.double())
+    except RuntimeError:  # an operator does not accept double precision
+        return _proving_points(smooth, terms, domain, x, dual, level)
+
+
+def _proving_points(
+    smooth: Problem, terms: Sequence[Term], domain: Domain, x: Tensor, dual: Dual, level: Tensor
+) -> list[Dual]:
     dual = Dual(_into_domains(terms, dual.terms), dual.data)
     points = [dual]
     if dual.data is not None and isinstance(domain, WholeSpace | PositiveOrthant):
         one_sided = isinstance(domain, PositiveOrthant)
-        found = _feasible_point(cast(Fit, smooth), terms, one_sided, x, dual, level.double())
+        found = _feasible_point(cast(Fit, smooth), terms, one_sided, x, dual, level)
         if found is not None:
             points.append(found.dual)
     return points
