@@ -1,6 +1,7 @@
 """Programs: values, bounds that are proofs, and solutions of an interior-point method."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -249,6 +250,9 @@ def test_certificates_of_programs(options):
     program = md.QP(*(None if d is None else torch.tensor(d) for d in data))
     certificate = md.certify(program, 1e-6, cache=False)
     assert certificate.proven
+    assert certificate.verify(program).confirmed
+    raised = replace(certificate, lower=certificate.value + 1e-6 * certificate.value.abs())
+    assert not raised.verify(program).confirmed
     assert float(certificate.relative_gap.max()) <= 1e-6
     for i in range(5):
         assert float(certificate.lower[i]) <= reference(*data, i)[1] + 1e-7
@@ -265,3 +269,22 @@ def test_bounds_of_variables_follow_from_rows():
     torch.testing.assert_close(high, expected[1], atol=1e-12, rtol=0)
     assert bool((low <= expected[0]).all())
     assert bool((high >= expected[1]).all())
+
+
+def test_bounds_are_conditional_on_what_is_not_proven():
+    A = torch.eye(2, dtype=DOUBLE)
+    low = torch.zeros(2, dtype=DOUBLE)
+    high = torch.ones(2, dtype=DOUBLE)
+    q = torch.tensor([[1.0, -1.0]], dtype=DOUBLE)
+    singular = torch.tensor([[1.0, 1.0], [1.0, 1.0]], dtype=DOUBLE)
+    assert md.QP(singular, q, A, low, high).assumptions == ()
+    doubtful = singular - 1e-16 * torch.eye(2, dtype=DOUBLE)
+    doubtful[0, 1] = doubtful[1, 0] = 1 + 1e-15
+    assert md.QP(doubtful, q, A, low, high).assumptions == ()
+    program = md.QP(doubtful, q, A, low)
+    assert program.assumptions == ("P is positive semidefinite",)
+    assert md.problems.statements.premises(program) == program.assumptions
+    with pytest.raises(ValueError, match="positive semidefinite"):
+        md.QP(torch.diag(torch.tensor([1.0, -1e-8], dtype=DOUBLE)), q, A, low, high)
+    limited = md.QP(None, q, radius=3.0)
+    assert limited.assumptions == ("a minimiser has no entry larger than 3",)

@@ -154,6 +154,14 @@ class Problem(Part, nn.Module):
 
     # Minimisers and lower bounds.
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Statements about the data that lower bounds rest on and that are not proven, in words.
+
+        Bounds of such a problem are conditional on them.
+        """
+        return ()
+
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
         """Return minimisers (batch, …) and lower bounds (batch,); None if there is no solver.
 

@@ -16,7 +16,7 @@ from mirrordescent.parts import Config
 from mirrordescent.problems.active_sets import trajectory
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.outside_operators import SparseMatrix
-from mirrordescent.problems.quadratics import _eigenvalues, matvec
+from mirrordescent.problems.quadratics import Quadratic, _eigenvalues, matvec
 from mirrordescent.problems.reduced_programs import ReducedProgram, SparseProgram, multipliers
 from mirrordescent.problems.saddle import SaddlePoint
 
@@ -62,8 +62,9 @@ class QP(Problem, SaddlePoint):
     r is ‖δ‖²/(2μ) if P is μ-strongly convex, where multiples of squared equalities may be added
     to P; otherwise the largest −⟨δ, x' − x⟩ over bounds of the variables that follow from the rows
     of A, or over ‖x'‖_∞ ≤ radius. The bound is computed in double precision, and all rounding
-    errors are subtracted. It rests on the data, on P ⪰ 0 (eigenvalues within rounding of 0 count
-    as 0) and on ``radius``, if it is given.
+    errors are subtracted. It rests on the data. If rounding leaves the sign of an eigenvalue of P
+    open and variables are unbounded, it is conditional on P ⪰ 0, and if ``radius`` is given, on it
+    (``assumptions``).
 
     Args:
         P: Symmetric positive semidefinite matrix, (n, n) or (batch, n, n); a sparse matrix of SciPy
@@ -339,6 +340,10 @@ class QP(Problem, SaddlePoint):
         down = torch.where(rises == 0, 0.0, rises * (x - low).clamp(min=0))
         up = torch.where(falls == 0, 0.0, falls * (high - x).clamp(min=0))
         boxed = torch.maximum(down, up)
+        if self._bounded:
+            # P may have a negative eigenvalue within rounding of 0.
+            reach = torch.maximum((x - low).abs(), (high - x).abs())
+            boxed = boxed + self._negative_curvature / 2 * reach.square()
         return torch.minimum(decrease, boxed.sum(-1) * (1 + unit(2 * n)))
 
     def variable_bounds(self) -> tuple[Tensor, Tensor]:
@@ -357,7 +362,42 @@ class QP(Problem, SaddlePoint):
         """Return μ and the multiple ρ of squared equalities for which P + ρEᵀE ⪰ μI."""
         if self.sparse or (self.P is None and not self.rows):
             return 0.0, 0.0
-        return _KNOWN_CONVEXITY(self, self.P, self.A, self.l, self.u)
+        return _KNOWN_CONVEXITY(
+            self, cast(Tensor | None, self.P), cast(Tensor, self.A), self.l, self.u
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """P ⪰ 0, if rounding leaves it open and x is unbounded, and the radius, if it is given."""
+        words = []
+        if self._convexity()[0] == 0 and not (self._bounded or self._semidefinite):
+            words.append("P is positive semidefinite")
+        if self.radius is not None:
+            words.append(f"a minimiser has no entry larger than {self.radius:g}")
+        return tuple(words)
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether all variables are bounded and the eigenvalues of P are known."""
+        low, high = self.variable_bounds()
+        known = not isinstance(self.P, SparseMatrix)
+        return known and bool(low.isfinite().all()) and bool(high.isfinite().all())
+
+    @property
+    def _negative_curvature(self) -> float:
+        """A bound ν ≥ 0 with P ⪰ −νI, for a dense P."""
+        if self.P is None:
+            return 0.0
+        return _KNOWN_NEGATIVE_CURVATURE(self, cast(Tensor, self.P))
+
+    @cached_property
+    def _semidefinite(self) -> bool:
+        """Whether P ⪰ 0 is proven; it is unknown for sparse matrices."""
+        if self.P is None:
+            return True
+        if isinstance(self.P, SparseMatrix):
+            return False
+        return Quadratic(self.P, self.q.new_zeros(self.q.shape[-1])).convex is True
 
     def strong_convexity(self) -> float:
         """μ with P ⪰ μI."""
@@ -366,35 +406,49 @@ class QP(Problem, SaddlePoint):
         eigenvalues, error = _eigenvalues(self.P)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
 
-    @torch.no_grad()
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
-        """Return solutions by ADMM with polished active sets, and lower bounds.
+        """Return solutions and lower bounds, as :meth:`minimiser_and_pair` does."""
+        optimum = self.minimiser_and_pair(tolerance)
+        return None if optimum is None else optimum[:2]
+
+    @torch.no_grad()
+    def minimiser_and_pair(self, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Return solutions by ADMM with polished active sets, lower bounds, and what proves them.
 
         None for sparse programs, and if a bound is not finite: then constraints bound neither x nor
         the curvature.
+
+        Returns:
+            Solutions, lower bounds, and the points and multipliers of the lower bounds.
         """
         if self.sparse:
             return None
         program = self.reduced
         assert isinstance(program, ReducedProgram)
         start = self.value(cast(Tensor, self.start(program.batch)))
-        best_x: Tensor | None = None
+        best_x = cast(Tensor, self.start(program.batch))
+        best_value = torch.full_like(start, math.inf)
+        best_lower = torch.full_like(start, -math.inf)
+        pair_x = best_x
+        pair_y = torch.zeros(len(start), self.rows).to(best_x)
         for x, y in trajectory(program):
             x = x.to(self.q)
+            y = y.to(self.q)
             value = self.value(x)
-            lower = self.bound_of_pair(x, y.to(self.q))
-            if best_x is None:
-                best_x, best_value, best_lower = x, value, lower
-            better = value < best_value
-            best_x = torch.where(better.unsqueeze(-1), x, best_x)
-            best_value = torch.where(better, value, best_value)
+            lower = self.bound_of_pair(x, y)
+            best_x = torch.where((value < best_value).unsqueeze(-1), x, best_x)
+            best_value = torch.minimum(value, best_value)
+            higher = (lower > best_lower).unsqueeze(-1)
+            pair_x = torch.where(higher, x, pair_x)
+            pair_y = torch.where(higher, y, pair_y)
             best_lower = torch.maximum(best_lower, lower)
             rounding = 1e-13 * (best_value.abs() + best_lower.abs())
             allowed = torch.maximum(tolerance * (start - best_lower), rounding)
             if bool((best_value - best_lower <= allowed).all()):
                 break
-        assert best_x is not None
-        return (best_x, best_lower) if bool(best_lower.isfinite().all()) else None
+        if not bool(best_lower.isfinite().all()):
+            return None
+        return best_x, best_lower, pair_x, pair_y
 
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor | None:
         """None: a point alone proves nothing without multipliers."""
@@ -597,6 +651,15 @@ def _augmented_convexity(
     return mu * (1 - unit(0)), rho
 
 
+def _largest_negative_curvature(P: Tensor) -> float:
+    """Return ν ≥ 0 with P ⪰ −νI; 0 if P ⪰ 0 is proven."""
+    if Quadratic(P, P.new_zeros(P.shape[-1])).convex is True:
+        return 0.0
+    eigenvalues, error = _eigenvalues(P)
+    return max(0.0, float((error - eigenvalues.amin(-1)).max()))
+
+
+_KNOWN_NEGATIVE_CURVATURE = Derived(_largest_negative_curvature)
 _KNOWN_VARIABLE_BOUNDS = Derived(_variable_bounds)
 _KNOWN_CONVEXITY = Derived(_augmented_convexity)
 _KNOWN_REDUCTION = Derived(ReducedProgram)
@@ -627,7 +690,8 @@ def _matrix(matrix: Any, name: str, like: Tensor, shape: tuple[int, int] | None)
             return None
         smallest = torch.linalg.eigvalsh(tensor.double()).amin(-1)
         size = tensor.double().abs().amax((-2, -1))
-        if bool((smallest < -1e-6 * size).any()):
+        rounding = 16 * tensor.shape[-1] * torch.finfo(tensor.dtype).eps
+        if bool((smallest < -rounding * size).any()):
             raise ValueError(
                 "P must be positive semidefinite, but has the eigenvalue "
                 f"{float(smallest.min()):.3g}"

@@ -64,15 +64,16 @@ class ContradictoryBound(AssertionError):
 
 
 def premises(problem: Problem, way: Way | None = None) -> tuple[str, ...]:
-    """Return the statements of users' classes that lower bounds on min f rest on, in words.
+    """Return the statements of users that lower bounds on min f rest on, in words.
 
-    The result is empty if every premise is derived by this library.
+    These are statements of their classes and about their data. The result is empty if every premise
+    is derived by this library.
 
     Args:
         problem: Batch of problems.
         way: How the bound is proven; None for bounds of methods, from dual points or gradients.
     """
-    words: list[str] = []
+    words = list(problem.assumptions)
     for part in parts_of(problem):
         if part is problem:
             words.extend(_premises_of_root(problem, way))

@@ -21,6 +21,7 @@ from mirrordescent.problems.base import Problem, in_double
 from mirrordescent.problems.fingerprint import code_digest, fingerprint
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.origin import in_library, user_definition
+from mirrordescent.problems.programs import QP
 from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
@@ -483,6 +484,11 @@ def _proven_optimum(problem: Problem, tolerance: float, deadline: float) -> _Bou
     if isinstance(problem, SVM) and user_definition(problem, "minimiser") is None:
         x, lower, alpha = problem.minimiser_and_dual(tolerance)
         return _Bound(x, lower, "minimiser", Witness("dual point", {"alpha": alpha}))
+    if isinstance(problem, QP) and user_definition(problem, "minimiser") is None:
+        found = problem.minimiser_and_pair(tolerance)
+        if found is not None:
+            x, lower, point, y = found
+            return _Bound(x, lower, "minimiser", Witness("dual point", {"x": point, "y": y}))
     optimum = problem.minimiser(tolerance)
     if optimum is not None:
         x, lower = optimum

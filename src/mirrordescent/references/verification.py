@@ -11,12 +11,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
-from mirrordescent.problems import SVM, Composite, MatrixGame, Problem, TVInpainting
+from mirrordescent.problems import QP, SVM, Composite, MatrixGame, Problem, TVInpainting
 from mirrordescent.problems.origin import user_definition
 from mirrordescent.problems.statements import in_words
 from mirrordescent.references.composites import composite_bound, witness_shapes
@@ -25,6 +25,7 @@ from mirrordescent.references.dual_points import (
     machine_bound,
     total_variation_bound,
 )
+from mirrordescent.references.program_bounds import program_bound
 from mirrordescent.references.tangents import EPS, tangent_bound
 from mirrordescent.trees import Tree, tree_map
 
@@ -162,6 +163,8 @@ def _bound(kind: Kind, problem: Problem, tensors: dict[str, Tensor]) -> Tensor |
         return game_bound(problem, tensors["u"])
     if isinstance(problem, SVM):
         return machine_bound(problem, tensors["alpha"])
+    if isinstance(problem, QP):
+        return program_bound(problem, tensors["x"], tensors["y"])
     if _is_plain_tv(problem):
         return total_variation_bound(problem, tensors)  # type: ignore[arg-type]
     return composite_bound(problem, tensors)  # type: ignore[arg-type]
@@ -183,6 +186,8 @@ def _expected_shapes(witness: Witness, problem: Problem) -> dict[str, tuple[int,
         return {"u": (batch, problem.A.shape[-2])}
     if isinstance(problem, SVM):
         return {"alpha": (batch, problem.terms)}
+    if isinstance(problem, QP):
+        return {"x": (batch, *cast(Any, problem.sample_shape)), "y": (batch, problem.rows)}
     if not isinstance(problem, Composite):
         return None
     shapes = witness_shapes(problem)
