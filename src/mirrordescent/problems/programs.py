@@ -583,7 +583,7 @@ def _propagate(
     From Σₖ aₖxₖ ≤ u follows aⱼxⱼ ≤ u − Σ_{k≠j} min aₖxₖ. All bounds are rounded outwards.
     """
     batch = max([1, *(len(each) for each in (l, u, low) if each.ndim == 2)])
-    if A.numel() * batch > LARGEST_PROPAGATION:
+    if A.shape[-2] == 0 or A.numel() * batch > LARGEST_PROPAGATION:
         return low, high
     rows = torch.cat([A, -A], -2)
     right = torch.cat([u.expand(*low.shape[:-1], -1), -l.expand(*low.shape[:-1], -1)], -1)
