@@ -90,12 +90,12 @@ class RidgeMomentum(GradientMethod[RidgeMomentumState]):
 
     def update(self, state: RidgeMomentumState, grad: Tensor) -> RidgeMomentumState:
         k = state.k + 1
-        direction = self._apply(state, grad)
+        direction = self._precondition(state, grad)
         iterate = state.x - self.t(k) * direction
         x = iterate + self.momentum(k) * (iterate - state.iterate)
         return state._replace(k=k, x=x, iterate=iterate)
 
-    def _apply(self, state: RidgeMomentumState, g: Tensor) -> Tensor:
+    def _precondition(self, state: RidgeMomentumState, g: Tensor) -> Tensor:
         """Return Pg."""
         if state.inverse is None:
             return per_sample(state.unit, g) * g
