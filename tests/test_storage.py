@@ -20,9 +20,11 @@ from mirrordescent.methods import (
     Equipped,
     Preconditioned,
     ProjectedNesterov,
+    RidgeMomentum,
     Safeguarded,
     ScheduledPrimalDual,
     Switch,
+    TangentBound,
 )
 from mirrordescent.methods.accelerated import AreaMixing, AreaWeight, DualWeight, Mixing
 from mirrordescent.methods.fista import ProximalNesterov
@@ -46,12 +48,14 @@ from mirrordescent.problems import (
     L1,
     SVM,
     TV,
+    Anchor,
     Blur,
     Chain,
     Composite,
     Counts,
     Fourier,
     Haar,
+    LearnedRidges,
     LeastSquares,
     LogisticRegression,
     Matrix,
@@ -62,6 +66,7 @@ from mirrordescent.problems import (
     PoissonTomography,
     Quadratic,
     Ridge,
+    RidgeProfile,
     Roughness,
     Sampling,
     SquaredError,
@@ -209,6 +214,8 @@ METHODS = {  # with the problems they are tried on
     "LPD": (lambda: learned(md.LPD()), PICTURES),
     "Averaged": (lambda: md.Averaged(GD(0.1)), BOWLS),
     "Certified": (lambda: md.Certified(GD(0.1)), PICTURES),
+    "RidgeMomentum": (lambda: RidgeMomentum(Prefix([0.5, 0.2], "last"), 0.3), BOWLS),
+    "TangentBound": (lambda: TangentBound(GD(0.1), first=2, every=3), BOWLS),
     "Safeguarded": (lambda: Safeguarded(GD(5.0), every=2, slack=0.1), BOWLS),
     "Equipped": (lambda: Equipped(GD(0.1), Smoothed(PowerLaws([1, 5], [0.5, 0.1]))), PICTURES),
     "Conditioned": (
@@ -233,6 +240,12 @@ TERMS = {
     "roughness": lambda: Roughness(0.3),
     "l1": lambda: L1(0.1 + random(2), Haar(1), coupled=True),
     "ridge": lambda: Ridge(0.2),
+    "anchor": lambda: Anchor(0.2, random(2, 2, 6, 6)),
+    "learned ridges": lambda: LearnedRidges(
+        random(4, 2, 3, 3) - random(4, 2, 3, 3).mean((-2, -1), keepdim=True),
+        RidgeProfile(random(4, 5).abs().cumsum(-1) + 0.1, random(4, 5)),
+        0.3,
+    ),
 }
 
 
@@ -409,6 +422,7 @@ def test_every_public_part_is_stored_by_some_test():
     tables = (SCHEDULES, ORACLES, PROBLEMS, OPERATORS, TERMS)
     tried = {type(make()).__name__ for table in tables for make in table.values()} | set(METHODS)
     tried |= {type(domain).__name__ for domain in DOMAINS} | {"Initialisation"}
+    tried |= {"RidgePrior", "RidgeProfile", "RidgeTable"}  # tests/problems/test_learned_ridges.py
     assert {each.__name__ for each in public} - UNSTORED == tried
 
 

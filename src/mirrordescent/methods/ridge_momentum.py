@@ -15,7 +15,7 @@ from mirrordescent.problems.fits import SquaredError
 from mirrordescent.problems.learned_ridges import LearnedRidges
 from mirrordescent.problems.operators import Blur
 from mirrordescent.schedules import ScheduleLike, as_schedule
-from mirrordescent.trees import per_sample
+from mirrordescent.trees import Tree, per_sample
 
 NEAR = 3
 """Number of pieces of a profile, from 0, whose mean slope is its typical curvature."""
@@ -73,7 +73,9 @@ class RidgeMomentum(GradientMethod[RidgeMomentumState]):
         self.momentum = as_schedule(momentum, "momentum")
         self.share = float(share)
 
-    def init(self, x0: Tensor, problem: Problem | None = None) -> RidgeMomentumState:
+    def init(self, x0: Tree, problem: Problem | None = None) -> RidgeMomentumState:
+        if not isinstance(x0, Tensor):
+            raise TypeError("RidgeMomentum needs points that are tensors, got a dict")
         if problem is None:
             raise TypeError(
                 "RidgeMomentum needs the problem from the start: call init(x0, problem)"
@@ -88,14 +90,14 @@ class RidgeMomentum(GradientMethod[RidgeMomentumState]):
             )
         return RidgeMomentumState(0, x0, x0, None, x0.new_full((len(x0),), 1 / smoothness))
 
-    def update(self, state: RidgeMomentumState, grad: Tensor) -> RidgeMomentumState:
+    def update(self, state: RidgeMomentumState, grad: Tree) -> RidgeMomentumState:
         k = state.k + 1
-        direction = self._precondition(state, grad)
+        direction = self._direction(state, cast(Tensor, grad))
         iterate = state.x - self.t(k) * direction
         x = iterate + self.momentum(k) * (iterate - state.iterate)
         return state._replace(k=k, x=x, iterate=iterate)
 
-    def _precondition(self, state: RidgeMomentumState, g: Tensor) -> Tensor:
+    def _direction(self, state: RidgeMomentumState, g: Tensor) -> Tensor:
         """Return Pg."""
         if state.inverse is None:
             return per_sample(state.unit, g) * g

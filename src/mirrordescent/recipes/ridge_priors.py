@@ -288,7 +288,8 @@ def backpropagate(
         loss_gradient = per_sample(1 / (square + typical / 2), error) * error
         v = solve_hessian(x, loss_gradient, bank, fixed, rounds[1])
     pull = responses(v, filters) * profile.derivative(responses(x, filters))
-    (-pull.sum() / (len(x) * x[0].numel())).backward()
+    loss = -pull.sum() / (len(x) * x[0].numel())
+    torch.autograd.backward([loss])
     return square
 
 
@@ -512,7 +513,7 @@ def validate(
         noisy = add_noise(crops, sigma)
         padded = F.pad(noisy, (border,) * 4, mode="reflect")
         profile = table.at(sigma)
-        denoised = [denoise(each, filters, profile, iterations) for each in padded.split(1)]
+        denoised = [denoise(each.unsqueeze(0), filters, profile, iterations) for each in padded]
         inner = (..., slice(border, -border), slice(border, -border))
         results[str(sigma)] = {
             "noisy": psnr(noisy, crops),
@@ -659,6 +660,6 @@ def prior_card(
         data=terms,
         stages=list(stages),
         parameters=sum(buffer.numel() for buffer in prior.buffers()),
-        held_out={stage["stage"]: stage["validation"] for stage in stages},
+        held_out={str(stage["stage"]): stage["validation"] for stage in stages},
         use={"strong convexity of denoising": round(1 + energy.convexity, 4)},
     )
