@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent._internal.suggestions import require_known
+from mirrordescent.methods import Method
 from mirrordescent.methods.ridge_momentum import RidgeMomentum
 from mirrordescent.methods.tangent_bound import TangentBound
 from mirrordescent.problems import RidgePrior
@@ -25,9 +27,12 @@ AUTO = "auto"
 PHOTO = "photo"
 ENTRIES = {3: "photo-prior", 1: "photo-prior-grey"}
 """Entries of the learned priors of photographs by their number of channels."""
-# Noise levels at which the learned prior is ahead of total variation on validation photographs.
+# Tasks and noise levels at which the learned prior is ahead of total variation on validation
+# photographs; elsewhere total variation is the default.
+PRIOR_TASKS: tuple[Task, ...] = ("denoise",)
 LEAST_LEVEL = 0.0
 LARGEST_LEVEL = 0.2
+DENOISING_METHOD = "photo-prior-denoise"  # entry of the learned steps
 # Weights of blurred and of small photographs, relative to those of noisy ones. They were chosen on
 # the training photographs of BSDS500.
 DEBLURRING = 0.27
@@ -40,8 +45,9 @@ PRIOR_ITERATIONS: dict[Task, int] = {
     "deblur": 300,
     "upsample": 300,
 }
-FIRST_BOUND = 6
-BOUND_EVERY = 3
+FIRST_BOUND = 8
+BOUND_EVERY = 2
+LOOSE = 5e-3  # a tolerance that is reached before the first bound of the learned steps is due
 
 
 def require_prior(prior: PriorLike) -> None:
@@ -97,14 +103,10 @@ def decide_prior(request: Request, level: float, channels: int) -> RidgePrior | 
         level: Standard deviation of the noise.
         channels: Number of channels of the photograph.
     """
-    prior = load_prior(request.prior, channels)
-    if prior is None or request.prior != AUTO:
-        return prior
-    if not LEAST_LEVEL <= level <= LARGEST_LEVEL:
-        return None
-    if request.task != "denoise" and prior.convex is None:
-        return None
-    return prior
+    if request.prior == AUTO:
+        is_ahead = request.task in PRIOR_TASKS and LEAST_LEVEL <= level <= LARGEST_LEVEL
+        return load_prior(AUTO, channels) if is_ahead else None
+    return load_prior(request.prior, channels)
 
 
 def prior_name(request: Request, channels: int) -> str:
@@ -139,11 +141,19 @@ def prior_plan(request: Request, plan: RestorationPlan) -> RestorationPlan:
         request: What is to be done.
         plan: Plan for total variation.
     """
-    method = TangentBound(RidgeMomentum(1.0, 0.7), FIRST_BOUND, BOUND_EVERY)
+    method: Method[Any] = TangentBound(RidgeMomentum(1.0, 0.7), FIRST_BOUND, BOUND_EVERY)
+    label = "ridge-momentum"
+    if request.task == "denoise":
+        learned = zoo.load(DENOISING_METHOD)
+        assert isinstance(learned, TangentBound)
+        method = learned
+        label = DENOISING_METHOD
+        if plan.tolerance >= LOOSE:
+            method = TangentBound(learned.method, FIRST_BOUND, BOUND_EVERY)
     iterations = PRIOR_ITERATIONS[request.task]
     return replace(
         plan,
-        label="ridge-momentum",
+        label=label,
         method=method,
         iterations=iterations,
         then="",
