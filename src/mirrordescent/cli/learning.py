@@ -176,10 +176,9 @@ def _compare_images(family: str, path: Path) -> str | None:
         family: Description of the family. Families other than images have no comparison.
         path: File with the method.
     """
-    from mirrordescent.restore.compare import compare
-    from mirrordescent.restore.planning import Task
+    from mirrordescent.restore.compare import ComparedTask, compare
 
-    tasks: dict[str, Task] = {"inpainting": "inpaint", "denoising": "denoise"}
+    tasks: dict[str, ComparedTask] = {"inpainting": "inpaint", "denoising": "denoise"}
     for kind, task in tasks.items():
         if f"type = {kind}" not in family:
             continue

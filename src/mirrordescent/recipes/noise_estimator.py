@@ -188,8 +188,8 @@ def _examples(cases: int, seed: int) -> tuple[Tensor, Tensor]:
     chance = random.Random(seed)
     generator = Generator().manual_seed(seed)
     distribution = CaseDistribution()
-    features = []
-    noises = []
+    features: list[Tensor] = []
+    noises: list[float] = []
     with ProgressBar("photographs", cases, None) as bar:
         while len(features) < cases:
             case = distribution.draw(photographs, chance, generator)

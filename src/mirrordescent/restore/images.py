@@ -8,16 +8,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mirrordescent.problems import RidgePrior
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.restore.compression import Compression
-from mirrordescent.restore.deciding import TV, decide_prior, degraded_variation
+from mirrordescent.restore.deciding import (
+    TV,
+    decide_prior,
+    degraded_variation,
+    prior_name,
+    prior_objective,
+    prior_plan,
+)
 from mirrordescent.restore.deep_holes import smooth_holes
 from mirrordescent.restore.noise import Noise, estimate_noise
 from mirrordescent.restore.objectives import restore_objective
 from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import OPERATOR_TASKS, RestorationPlan
 from mirrordescent.restore.request import Request
-from mirrordescent.restore.weight import POWER, WeightChoice, choose_weight
+from mirrordescent.restore.weight import NEGLIGIBLE, POWER, WeightChoice, choose_weight
 from mirrordescent.solving import Status
 
 
@@ -58,7 +66,9 @@ class RestoredImage:
     @property
     def clean(self) -> bool:
         """Whether there is hardly any noise."""
-        return self.choice is not None and self.choice.clean
+        if self.choice is not None:
+            return self.choice.clean
+        return self.noise is not None and self.noise.level < NEGLIGIBLE
 
     @property
     def gap(self) -> float:
@@ -94,15 +104,108 @@ def restore_images(
         progress: Whether to show a progress bar; by default on a terminal.
     """
     plan = replace(plan, method=plan.method.to(y.device))
-    if request.task in OPERATOR_TASKS:
-        return _undo_operator(y, request, plan, compression, announce, progress)
     noises = _noises(y, mask, request, compression)
+    solvers = _by_prior(y, request, noises)
+    results: dict[int, RestoredImage] = {}
+    for prior, indices in solvers:
+        everything = len(indices) == len(y)
+        job = _Job(
+            y if everything else y[indices],
+            mask if mask is None or everything else mask[indices],
+            request,
+            plan,
+            None if noises is None else [noises[i] for i in indices],
+            announce,
+            progress,
+        )
+        results.update(zip(indices, _restore_with(job, prior), strict=True))
+    return [results[i] for i in range(len(y))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """Images that are restored with one prior; the arguments of :func:`restore_images`."""
+
+    y: Tensor
+    mask: Tensor | None
+    request: Request
+    plan: RestorationPlan
+    noises: list[Noise] | None
+    announce: Callable[[str], object] | None
+    progress: bool | None
+
+
+def _by_prior(
+    y: Tensor, request: Request, noises: list[Noise] | None
+) -> list[tuple[RidgePrior | None, list[int]]]:
+    """Return the priors, None for total variation, with the indices of their images."""
     if noises is None:
-        return _restore_with_weights(y, mask, request, plan, [None] * len(y), announce, progress)
-    for noise in noises:
-        decide_prior(request, noise.level)
-    choices = _choose_weights(y, mask, request, plan, noises)
-    return _restore_with_weights(y, mask, request, plan, choices, announce, progress)
+        return [(None, list(range(len(y))))]
+    groups: dict[bool, tuple[RidgePrior | None, list[int]]] = {}
+    for i, noise in enumerate(noises):
+        prior = decide_prior(request, request.strength * noise.level, y.shape[1])
+        groups.setdefault(prior is None, (prior, []))[1].append(i)
+    return list(groups.values())
+
+
+def _restore_with(job: _Job, prior: RidgePrior | None) -> list[RestoredImage]:
+    if prior is not None:
+        return _restore_with_prior(job, prior)
+    if job.request.task in OPERATOR_TASKS:
+        return _undo_operator(job)
+    if job.noises is None:
+        return _restore_with_weights(job, [None] * len(job.y))
+    problem = _problem(job.y, job.mask, job.request, 1.0)
+    choices = choose_weight(
+        problem,
+        noise=job.noises,
+        checked=job.request.noise is None,
+        fused=job.plan.fused,
+    )
+    return _restore_with_weights(job, choices)
+
+
+def _restore_with_prior(job: _Job, prior: RidgePrior) -> list[RestoredImage]:
+    """Restore images with a learned prior."""
+    assert job.noises is not None
+    request = job.request
+    solved = [i for i, noise in enumerate(job.noises) if not _has_nothing(noise, request)]
+    name = prior_name(request, job.y.shape[1])
+    batch = None
+    if solved:
+        y = job.y if len(solved) == len(job.y) else job.y[solved]
+        mask = job.mask if job.mask is None or len(solved) == len(job.y) else job.mask[solved]
+        levels = [job.noises[i].level for i in solved]
+        objective = prior_objective(y, mask, request, levels, prior)
+        plan = prior_plan(request, job.plan)
+        batch = restore_objective(objective, plan, progress=job.progress, announce=job.announce)
+    images = []
+    for i, noise in enumerate(job.noises):
+        kept = job.mask is not None and _keeps_known_pixels(noise, request)
+        if batch is None or i not in solved:
+            images.append(RestoredImage(job.y[i], noise, name, None, kept))
+            continue
+        index = solved.index(i)
+        x = batch.x[index].to(job.y.dtype).clamp(0, 1)
+        if kept and job.mask is not None:
+            x = torch.where(job.mask[i].bool().expand_as(x), job.y[i], x)
+        images.append(RestoredImage(x, noise, name, None, kept, None, batch, index))
+    return images
+
+
+def _has_nothing(noise: Noise, request: Request) -> bool:
+    """Return whether an image is left as it is, since it has no noise that can be told apart."""
+    if request.task != "denoise":
+        return False
+    if request.noise is not None:
+        return request.noise == 0
+    return noise.level < NEGLIGIBLE or not noise.certain
+
+
+def _keeps_known_pixels(noise: Noise, request: Request) -> bool:
+    if request.keep_known is not None:
+        return request.keep_known
+    return noise.level < NEGLIGIBLE or not noise.certain
 
 
 def _noises(
@@ -117,23 +220,11 @@ def _noises(
     return [Noise(request.noise, each) for each in shared]
 
 
-def _choose_weights(
-    y: Tensor, mask: Tensor | None, request: Request, plan: RestorationPlan, noises: list[Noise]
-) -> list[WeightChoice]:
-    problem = _problem(y, mask, request, 1.0)
-    return choose_weight(problem, noise=noises, checked=request.noise is None, fused=plan.fused)
-
-
-def _restore_with_weights(
-    y: Tensor,
-    mask: Tensor | None,
-    request: Request,
-    plan: RestorationPlan,
-    choices: Sequence[WeightChoice | None],
-    announce: Callable[[str], object] | None,
-    progress: bool | None,
-) -> list[RestoredImage]:
+def _restore_with_weights(job: _Job, choices: Sequence[WeightChoice | None]) -> list[RestoredImage]:
     """Restore images by total variation, and leave those as they are that have no noise."""
+    y = job.y
+    mask = job.mask
+    request = job.request
     weights = [_weight(choice, request) for choice in choices]
     solved = [i for i, choice in enumerate(choices) if not _is_left(choice, request)]
     batch = None
@@ -142,7 +233,7 @@ def _restore_with_weights(
         masks = mask if mask is None or len(solved) == len(y) else mask[solved]
         weight = torch.tensor([weights[i] for i in solved], dtype=y.dtype, device=y.device)
         problem = _problem(chosen, masks, request, weight)
-        batch = restore(problem, plan, progress=progress, announce=announce)
+        batch = restore(problem, job.plan, progress=job.progress, announce=job.announce)
         del problem
     images = []
     for i, choice in enumerate(choices):
@@ -198,24 +289,15 @@ def _keep_known(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     return torch.where(known, joined, smooth.clamp(0, 1))
 
 
-def _undo_operator(
-    y: Tensor,
-    request: Request,
-    plan: RestorationPlan,
-    compression: Sequence[Compression | None],
-    announce: Callable[[str], object] | None,
-    progress: bool | None,
-) -> list[RestoredImage]:
-    """Restore images that were blurred or reduced in size, one by one."""
-    noises = _noises(y, None, request, compression)
+def _undo_operator(job: _Job) -> list[RestoredImage]:
+    """Restore images that were blurred or reduced in size by total variation, one by one."""
     images = []
-    for i in range(len(y)):
-        noise = None if noises is None else noises[i]
+    for i in range(len(job.y)):
+        noise = None if job.noises is None else job.noises[i]
         level = 0.0 if noise is None else noise.level
-        decide_prior(request, level)
-        objective = degraded_variation(y[i : i + 1], request, level)
-        batch = restore_objective(objective, plan, progress=progress, announce=announce)
-        x = batch.x[0].to(y.dtype).clamp(0, 1)
+        objective = degraded_variation(job.y[i : i + 1], job.request, level)
+        batch = restore_objective(objective, job.plan, progress=job.progress, announce=job.announce)
+        x = batch.x[0].to(job.y.dtype).clamp(0, 1)
         assert isinstance(objective.weight, float)
         images.append(RestoredImage(x, noise, TV, objective.weight, batch=batch))
     return images

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from mirrordescent.problems import Problem, TVInpainting
 from mirrordescent.restore.degradation import Degradation
 from mirrordescent.restore.pipeline import (
-    CHECK_EVERY,
     LARGEST_IMAGE,
     TILE,
     Restored,
@@ -50,6 +49,12 @@ class Objective(Protocol):
 
     def answer(self, x: Tensor) -> Tensor:
         """Return the restored images from a point of the problem."""
+
+    def for_tiles(self) -> Objective:
+        """Return the objective of which tiles are cut: perhaps of images with their borders."""
+
+    def whole(self, x: Tensor) -> WholeGap | None:
+        """Return the gap of whole images that were solved in tiles; None if it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +95,14 @@ class DegradedVariation:
         """Return the part of x that the photograph shows."""
         return self.degradation.crop(x)
 
+    def for_tiles(self) -> DegradedVariation:
+        """Return this objective: every tile has a border of its own."""
+        return self
+
+    def whole(self, x: Tensor) -> None:
+        """Return None: the gap is that of the tiles."""
+        return None
+
 
 @torch.no_grad()
 def restore_objective(
@@ -107,7 +120,7 @@ def restore_objective(
         progress: Whether to show a progress bar; by default on a terminal.
         announce: Function that is called with a message if there are tiles.
     """
-    batch, channels, height, width = objective.y.shape
+    height, width = objective.y.shape[2:]
     factor = objective.degradation.factor
     pixels = height * width * factor**2
     if pixels <= LARGEST_IMAGE:
@@ -119,11 +132,26 @@ def restore_objective(
             f"of {MARGIN} pixels"
         )
 
-    def restore_tile(sample: int, window: Window) -> Restored:
-        return _solve(objective.window(sample, window), plan, False)
+    framed = objective.for_tiles()
+    batch, channels, height, width = framed.y.shape
+    tiles = list(windows(height, width, max(4 * MARGIN, TILE // factor)))
 
-    x = objective.y.new_empty(batch, channels, factor * height, factor * width)
-    return solve_tiles(x, tiles, restore_tile, progress, factor)
+    def restore_tile(sample: int, window: Window) -> Restored:
+        return _solve(framed.window(sample, window), plan, False)
+
+    x = framed.y.new_empty(batch, channels, factor * height, factor * width)
+    restored = solve_tiles(x, tiles, restore_tile, progress, factor)
+    whole = framed.whole(restored.x)
+    if whole is not None:
+        restored = replace(restored, value=whole.value, gap=whole.gap)
+    return restored if framed is objective else replace(restored, x=objective.answer(restored.x))
+
+
+class WholeGap(NamedTuple):
+    """The objective of whole images that were solved in tiles, and their proven relative gap."""
+
+    value: Tensor
+    gap: Tensor
 
 
 def _solve(objective: Objective, plan: RestorationPlan, progress: bool | None) -> Restored:
@@ -138,7 +166,7 @@ def _solve(objective: Objective, plan: RestorationPlan, progress: bool | None) -
         start,
         iterations=plan.iterations,
         stop=gap(plan.tolerance, start_value=first) if method.certifies else None,
-        check_every=CHECK_EVERY,
+        check_every=plan.check_every,
         fused=plan.fused,
         trace=recorded_iterations(plan.iterations),
         progress=progress,

@@ -243,8 +243,8 @@ def solve_tiles(
     with ProgressBar("tiles", batch * len(tiles), progress) as bar:
         for count, (sample, (outer, inner, core)) in enumerate(product(range(batch), tiles), 1):
             tile = restore_tile(sample, outer)
-            place = (sample, slice(None), *(_scaled(side, factor) for side in core))
-            part = (0, slice(None), *(_scaled(side, factor) for side in inner))
+            place = (sample, slice(None), _scaled(core[0], factor), _scaled(core[1], factor))
+            part = (0, slice(None), _scaled(inner[0], factor), _scaled(inner[1], factor))
             if isinstance(tile, Tensor):
                 x[place] = tile[part]
                 continue

@@ -74,6 +74,7 @@ class RestorationPlan:
         fused: Whether to use kernels in C; see :func:`~mirrordescent.solve`.
         source: Name of the method and checksum of the entry of the zoo that it uses. If it is
             empty, results of earlier runs are not compared and not reused.
+        check_every: Number of iterations between checks.
     """
 
     label: str
@@ -84,6 +85,7 @@ class RestorationPlan:
     then: str
     fused: bool | None = None
     source: str = ""
+    check_every: int = 20
 
 
 def plan_restoration(
