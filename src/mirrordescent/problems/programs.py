@@ -355,8 +355,8 @@ class QP(Problem, SaddlePoint):
 
     def _convexity(self) -> tuple[float, float]:
         """Return μ and the multiple ρ of squared equalities for which P + ρEᵀE ⪰ μI."""
-        if self.sparse or (self.P is None and not self.rows):
-            return 0.0, 0.0
+        if isinstance(self.P, SparseMatrix) or isinstance(self.A, SparseMatrix) or not self.rows:
+            return self.strong_convexity(), 0.0
         return _KNOWN_CONVEXITY(self, self.P, self.A, self.l, self.u)
 
     def strong_convexity(self) -> float:
