@@ -126,3 +126,28 @@ def test_functions_of_users_are_rivals():
 def test_missing_packages_are_known():
     assert not Rival("none", lambda problem, x0: None, "no_such_package").installed
     assert Rival("own", lambda problem, x0: None).installed
+
+
+def test_a_search_recommends_a_function_of_the_user_that_is_faster(tmp_path):
+    """The centre of a bowl is known: no iteration can be faster than to look it up."""
+    from mirrordescent.learn import Draw, ProblemFamily
+    from mirrordescent.learn.families import generators
+
+    class Bowls(ProblemFamily):
+        def draw(self, seeds):
+            centres = torch.stack([torch.rand(2, generator=each) for each in generators(seeds)])
+            problem = md.Quadratic(torch.tensor([1.0, 20.0]), centres)
+            return Draw(problem, problem.start(), torch.zeros(len(seeds)))
+
+    def look_up(problem, x0):
+        return problem.centre
+
+    found = md.auto(Bowls(), minutes=0.02, out=tmp_path, batch=4, rivals=[look_up])
+    assert found.words.startswith("Use look_up: ")
+    assert found.outside.fastest(1e-2).name == "look_up"
+    assert found.outside.fastest(1e-6).name == "look_up"
+    assert set(found.outside.single) == {1e-2, 1e-6}
+    page = (tmp_path / "my-problem.html").read_text()
+    assert "Solvers of other packages" in page
+    alone = md.auto(Bowls(), minutes=0.02, out=tmp_path, batch=4, rivals=None)
+    assert alone.outside is None

@@ -360,11 +360,9 @@ class QP(Problem, SaddlePoint):
 
     def _convexity(self) -> tuple[float, float]:
         """Return μ and the multiple ρ of squared equalities for which P + ρEᵀE ⪰ μI."""
-        if self.sparse or (self.P is None and not self.rows):
-            return 0.0, 0.0
-        return _KNOWN_CONVEXITY(
-            self, cast(Tensor | None, self.P), cast(Tensor, self.A), self.l, self.u
-        )
+        if isinstance(self.P, SparseMatrix) or isinstance(self.A, SparseMatrix) or not self.rows:
+            return self.strong_convexity(), 0.0
+        return _KNOWN_CONVEXITY(self, self.P, self.A, self.l, self.u)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
