@@ -38,7 +38,7 @@ def tracked(*tensors: Tensor) -> bool:
             return True
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return True
-        if forward_ad.unpack_dual(tensor).tangent is not None:
+        if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
             return True
     return False
 
