@@ -292,7 +292,7 @@ def test_an_interruption_leaves_whole_files_only(here, monkeypatch, capsys):
         return real(*arguments)
 
     monkeypatch.setattr(pipeline, "_restore", interrupted)
-    assert run(monkeypatch, "denoise", "photo.png", "second.png") == 130
+    assert run(monkeypatch, "denoise", "photo.png", "second.png", "--prior", "tv") == 130
     assert capsys.readouterr().err.splitlines()[-1] == "mirrordescent: interrupted"
     assert {path.name for path in (here / "out" / "solve").iterdir()} == {
         "photo.png",
@@ -317,10 +317,12 @@ def test_the_weight_is_chosen_by_the_noise(here, monkeypatch, capsys):
     for percent in (3, 10):
         Image.fromarray(noisy(percent / 100)).save(f"noise{percent}.png")
     Image.fromarray(clean_photo()).save("clean.png")
-    assert (
-        run(monkeypatch, "denoise", "noise3.png", "noise10.png", "--truth", "clean.png", "--json")
-        == 0
-    )
+    photos = ("noise3.png", "noise10.png", "--truth", "clean.png")
+    assert run(monkeypatch, "denoise", *photos, "--json") == 0
+    learned = json.loads(capsys.readouterr().out)["images"]
+    assert [image["prior"] for image in learned] == ["photo-prior", "photo-prior"]
+    assert all(image["psnr"] > image["psnr_before"] + 4 for image in learned)
+    assert run(monkeypatch, "denoise", *photos, "--prior", "tv", "--json") == 0
     images = json.loads(capsys.readouterr().out)["images"]
     assert [image["noise"] for image in images] == pytest.approx([0.03, 0.1], rel=0.15)
     assert images[1]["weight"] > 2 * images[0]["weight"]
@@ -668,7 +670,7 @@ def test_a_photograph_is_enlarged_and_compared_with_its_truth(here, monkeypatch,
 
 def test_noise_and_strength_in_plain_units(here, monkeypatch, capsys):
     def weight(*options):
-        assert run(monkeypatch, "denoise", "photo.png", "--json", *options) == 0
+        assert run(monkeypatch, "denoise", "photo.png", "--prior", "tv", "--json", *options) == 0
         return json.loads(capsys.readouterr().out)["images"][0]["weight"]
 
     assert weight("--noise", 0.02) < weight("--noise", 0.04)

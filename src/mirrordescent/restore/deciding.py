@@ -33,8 +33,8 @@ PRIOR_TASKS: tuple[Task, ...] = ("denoise",)
 LEAST_LEVEL = 0.0
 LARGEST_LEVEL = 0.2
 DENOISING_METHOD = "photo-prior-denoise"  # entry of the learned steps
-# Weights of blurred and of small photographs, relative to those of noisy ones. They were chosen on
-# the training photographs of BSDS500.
+# Weights of blurred and of small photographs, relative to those of noisy ones. The first is a guess
+# from two training photographs, the second has not been tuned.
 DEBLURRING = 0.27
 UPSAMPLING = 0.1
 LEAST_NOISE = 0.004  # assumed where an operator is undone, which amplifies the smallest errors

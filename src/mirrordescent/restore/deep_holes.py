@@ -10,7 +10,8 @@ from mirrordescent.trees import sum_per_sample
 
 # On training photographs, more steps do not help for small holes and are worse for deep ones.
 STEPS = 6
-# Distance from known pixels, in pixels, up to which edges and texture are continued into a hole.
+# Distance from known pixels, in pixels, beyond which a user is told that nothing is invented. It is
+# a round number, not a measured one.
 DEEP_HOLE = 8
 
 

@@ -16,7 +16,7 @@ LOW_BANDS = 4  # bands by which patches are called smooth
 SMOOTHEST = 0.2  # share of the patches
 QUANTILES = (0.02, 0.1, 0.25, 0.5)
 PLANES = 3
-MOST_PATCHES = 6000  # more patches do not improve the estimate
+MOST_PATCHES = 6000  # limits the time for large images
 FEWEST_PATCHES = 12
 SMALLEST = 1e-7  # energy that is added to all energies, less than that of rounding to bytes
 # Brightness and colours of JPEG files, scaled so that white noise keeps its standard deviation.
