@@ -82,7 +82,8 @@ class Shifted(md.Quadratic):
 
 def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     said = []
-    found = md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, say=said.append)
+    options = {"name": "valleys", "minutes": 0.03, "out": tmp_path, "batch": 4, "rivals": None}
+    found = md.auto(Valleys(), say=said.append, **options)
     assert not found.proven  # the minima rest on what Shifted states
     assert any("Shifted" in statement for statement in found.conditional_on)
     assert found.file == tmp_path / "valleys.safetensors"
@@ -98,10 +99,10 @@ def test_a_search_finds_the_geometry_and_says_so(tmp_path):
     assert said[-1] == found.words
     assert found.words.startswith("Use this" if found.recommended else "Do not learn")
     choices = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
-    again = md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4)
+    again = md.auto(Valleys(), **options)
     assert unsealed((tmp_path / "valleys.runs" / "choices.json").read_text()) == choices
     assert {each.name for each in again.contestants} == {each.name for each in found.contestants}
-    md.auto(Valleys(), name="valleys", minutes=0.03, out=tmp_path, batch=4, accuracy=0.5)
+    md.auto(Valleys(), accuracy=0.5, **options)
     other = unsealed((tmp_path / "valleys.runs" / "choices.json").read_text())
     assert other["for"] != choices["for"], (
         "what was chosen for one accuracy is not used for another"

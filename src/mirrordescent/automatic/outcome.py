@@ -40,8 +40,6 @@ class AutoResult:
         seconds: Duration of the search.
         speedup: Factor by which the learned method is faster than the best classical solver on
             unseen problems, with its interval, measured in turn.
-        busy: Whether other processes disturbed the final measurement.
-        estimated: Number of problems whose minima are estimates.
         outside: Comparison with solvers of other packages.
         curves: Relative gaps of the best methods on unseen problems.
     """
@@ -58,8 +56,6 @@ class AutoResult:
     file: Path
     seconds: float
     speedup: Speedup | None = None
-    busy: bool = False
-    estimated: int = 0
     outside: OutsideResult | None = None
     curves: dict[str, GapCurve] = field(default_factory=dict)
 
@@ -67,6 +63,11 @@ class AutoResult:
     def proven(self) -> bool:
         """Whether all minima are proven without conditions."""
         return self.conditional_on == []
+
+    @property
+    def busy(self) -> bool:
+        """Whether other processes disturbed the final measurement."""
+        return any(each.timing is not None and each.timing.busy for each in self.contestants)
 
     def __str__(self) -> str:
         return self.words

@@ -418,8 +418,6 @@ class _Search:
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
             measured,
-            busy,
-            self.split.estimated + bounds.estimated,
             outside,
             curves,
         )

@@ -16,7 +16,7 @@ from mirrordescent.parts import Config
 from mirrordescent.problems.active_sets import trajectory
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.outside_operators import SparseMatrix
-from mirrordescent.problems.quadratics import Quadratic, _eigenvalues, matvec
+from mirrordescent.problems.quadratics import Quadratic, matvec, symmetric_eigenvalues
 from mirrordescent.problems.reduced_programs import ReducedProgram, SparseProgram, multipliers
 from mirrordescent.problems.saddle import SaddlePoint
 
@@ -401,7 +401,7 @@ class QP(Problem, SaddlePoint):
         """μ with P ⪰ μI."""
         if self.P is None or isinstance(self.P, SparseMatrix):
             return 0.0
-        eigenvalues, error = _eigenvalues(self.P)
+        eigenvalues, error = symmetric_eigenvalues(self.P)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
 
     def minimiser(self, tolerance: float) -> tuple[Tensor, Tensor] | None:
@@ -628,7 +628,7 @@ def _augmented_convexity(
         return 0.0, 0.0
     base = torch.zeros(n, n, dtype=torch.float64, device=A.device) if P is None else P.double()
     if P is not None:
-        eigenvalues, error = _eigenvalues(base)
+        eigenvalues, error = symmetric_eigenvalues(base)
         mu = float((eigenvalues.amin(-1) - error).min())
         scale = float(eigenvalues.abs().max())
         if mu > 1e-9 * scale:
@@ -642,7 +642,7 @@ def _augmented_convexity(
     rho = (scale or 1.0) / float(torch.linalg.matrix_norm(E, 2).max()) ** 2
     gram = rho * E.mT @ E
     lost = rho * sum_error(torch.linalg.matrix_norm(E).square(), E.shape[-2] + 4)
-    eigenvalues, error = _eigenvalues(base + gram)
+    eigenvalues, error = symmetric_eigenvalues(base + gram)
     mu = float((eigenvalues.amin(-1) - error - 2 * lost).min())
     if mu <= 1e-12 * scale:
         return 0.0, 0.0
@@ -653,7 +653,7 @@ def _largest_negative_curvature(P: Tensor) -> float:
     """Return ν ≥ 0 with P ⪰ −νI; 0 if P ⪰ 0 is proven."""
     if Quadratic(P, P.new_zeros(P.shape[-1])).convex is True:
         return 0.0
-    eigenvalues, error = _eigenvalues(P)
+    eigenvalues, error = symmetric_eigenvalues(P)
     return max(0.0, float((error - eigenvalues.amin(-1)).max()))
 
 

@@ -60,7 +60,7 @@ class Quadratic(Problem):
 
     def strong_convexity(self) -> float:
         """The smallest eigenvalue, rounded down, or 0."""
-        eigenvalues, error = _eigenvalues(self.A)
+        eigenvalues, error = symmetric_eigenvalues(self.A)
         return max(float((eigenvalues.amin(-1) - error).min()), 0.0)
 
     @property
@@ -70,7 +70,7 @@ class Quadratic(Problem):
         If the sign of the smallest eigenvalue is smaller than the error of computed eigenvalues, it
         is decided in rational arithmetic, for matrices of up to 24 rows.
         """
-        eigenvalues, error = _eigenvalues(self.A)
+        eigenvalues, error = symmetric_eigenvalues(self.A)
         smallest = eigenvalues.amin(-1)
         if bool((smallest < -error).any()):
             return False
@@ -266,7 +266,7 @@ class LeastSquares(Problem):
         return float(_KNOWN_CONVEXITIES.computed_again(self, self.A).min())
 
 
-def _eigenvalues(A: Tensor) -> tuple[Tensor, Tensor | float]:
+def symmetric_eigenvalues(A: Tensor) -> tuple[Tensor, Tensor | float]:
     """Return the eigenvalues of (A + Aᵀ)/2 in double precision, and a bound on their errors.
 
     With computed eigenvectors V and eigenvalues Λ, Weyl's inequality gives
@@ -290,7 +290,7 @@ def _curvature(A: Tensor) -> float:
     """Return ‖A‖ for a symmetric A, rounded up; for a batch of matrices, the largest."""
     if A.ndim == 1:
         return float(A.double().abs().max())
-    eigenvalues, error = _eigenvalues(A)
+    eigenvalues, error = symmetric_eigenvalues(A)
     return float((eigenvalues.abs().amax(-1) + error).max())
 
 

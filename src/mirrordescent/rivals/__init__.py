@@ -4,6 +4,12 @@ Packages are optional: ``pip install 'mirrordescent[rivals]'``. A solver takes p
 is installed and the problems have the form that it needs.
 """
 
+# These modules register the solvers of this package.
+from mirrordescent.rivals import (
+    linear_models as linear_models,
+    quadratic as quadratic,
+    smooth as smooth,
+)
 from mirrordescent.rivals.forms import DenseProgram, program_of, quadratic_of
 from mirrordescent.rivals.registry import Rival, as_rival, known_rivals, register
 

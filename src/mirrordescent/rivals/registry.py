@@ -54,9 +54,6 @@ def register(rival: Rival) -> Rival:
 
 def known_rivals() -> list[Rival]:
     """Return all registered solvers, whether their packages are installed or not."""
-    # These modules register the solvers of this package.
-    from mirrordescent.rivals import linear_models, quadratic, smooth  # noqa: F401
-
     return list(_RIVALS.values())
 
 
