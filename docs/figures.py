@@ -201,8 +201,8 @@ def connect(figure: Figure, left: Any, right: Any, mirrored: Tensor) -> None:
 
 
 ROWS = {
-    "what people use": ("cli", "demo | diagnosis", "contests | recipes", "automatic | restore"),
-    "built on learning": ("theory", "optim | report", "racing"),
+    "what people use": ("cli", "app | demo | diagnosis", "contests | recipes", "automatic | restore"),
+    "built on learning": ("theory", "optim | report | rivals", "racing"),
     "learning": ("learn", "data", "zoo"),
     "solving": ("references", "solving", "execution", "methods", "oracles"),
     "problems and their geometry": (
