@@ -31,14 +31,15 @@ def supports(x: Tensor) -> bool:
 def tracked(*tensors: Tensor) -> bool:
     """Return whether autograd or a transform of ``torch.func`` tracks operations on a tensor.
 
-    Then they must be operations of torch. In eager code, kernels may be used otherwise.
+    Then they must be operations of torch.
     """
     for tensor in tensors:
         if tensor.requires_grad and torch.is_grad_enabled():
             return True
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return True
-        if forward_ad.unpack_dual(tensor).tangent is not None:
+        unpacked = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+        if unpacked.tangent is not None:
             return True
     return False
 
