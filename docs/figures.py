@@ -201,7 +201,12 @@ def connect(figure: Figure, left: Any, right: Any, mirrored: Tensor) -> None:
 
 
 ROWS = {
-    "what people use": ("cli", "app | demo | diagnosis", "contests | recipes", "automatic | restore"),
+    "what people use": (
+        "cli",
+        "app | demo | diagnosis",
+        "contests | recipes",
+        "automatic | restore",
+    ),
     "built on learning": ("theory", "optim | report | rivals", "racing"),
     "learning": ("learn", "data", "zoo"),
     "solving": ("references", "solving", "execution", "methods", "oracles"),

@@ -19,6 +19,22 @@ CLEARLY = 1.1  # a learned method is recommended if it is faster by this factor
 ESTIMATED = " Minima are estimates: nothing could be proven for these problems."
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured on unseen problems.
+
+    Args:
+        speedup: Factor by which the learned method is faster than the best classical solver, with
+            its interval, measured in turn.
+        outside: Comparison with solvers of other packages.
+        curves: Relative gaps of the best methods.
+    """
+
+    speedup: Speedup | None = None
+    outside: OutsideResult | None = None
+    curves: dict[str, GapCurve] = field(default_factory=dict)
+
+
 @dataclass
 class AutoResult:
     """The solver to use for a class of problems.
@@ -38,10 +54,7 @@ class AutoResult:
             minima are estimates.
         file: File of the solver, for ``zoo.load``.
         seconds: Duration of the search.
-        speedup: Factor by which the learned method is faster than the best classical solver on
-            unseen problems, with its interval, measured in turn.
-        outside: Comparison with solvers of other packages.
-        curves: Relative gaps of the best methods on unseen problems.
+        evidence: Measurements on unseen problems.
     """
 
     name: str
@@ -55,9 +68,22 @@ class AutoResult:
     conditional_on: list[str] | None
     file: Path
     seconds: float
-    speedup: Speedup | None = None
-    outside: OutsideResult | None = None
-    curves: dict[str, GapCurve] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """The factor by which the learned method is faster, with its interval."""
+        return self.evidence.speedup
+
+    @property
+    def outside(self) -> OutsideResult | None:
+        """The comparison with solvers of other packages."""
+        return self.evidence.outside
+
+    @property
+    def curves(self) -> dict[str, GapCurve]:
+        """Relative gaps of the best methods on unseen problems."""
+        return self.evidence.curves
 
     @property
     def proven(self) -> bool:

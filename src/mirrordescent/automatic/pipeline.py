@@ -20,7 +20,7 @@ from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
 from mirrordescent.automatic.candidates import DUAL, PLAIN, Candidate
 from mirrordescent.automatic.classical import classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
-from mirrordescent.automatic.outcome import CLEARLY, AutoResult, verdict, with_rivals
+from mirrordescent.automatic.outcome import CLEARLY, AutoResult, Evidence, verdict, with_rivals
 from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals
 from mirrordescent.automatic.page import page
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
@@ -417,9 +417,7 @@ class _Search:
             conditions,
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
-            measured,
-            outside,
-            curves,
+            Evidence(measured, outside, curves),
         )
         self._agree(lambda: self._write(result))
         self.say(words)

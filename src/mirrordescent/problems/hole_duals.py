@@ -51,9 +51,10 @@ def reduce_divergence(
     if not (kernels.supports(observed) and kernels.available()):
         return _reduce_divergence(u, observed, groups, radius)
     bound = torch.as_tensor(radius, dtype=torch.float64).reshape(-1)
+    u = {name: block.contiguous() for name, block in u.items()}
     kernels.close_holes(
         (u["vertical"], u["horizontal"]),
-        observed,
+        observed.contiguous(),
         bound,
         MAX_DEPTH,
         isotropic=groups.isotropic,

@@ -40,5 +40,9 @@ def recipe(name: str) -> Recipe:
     of = name.removesuffix(CONTROL)
     if name not in RECIPES and of in RECIPES:
         return RECIPES[of].control()
+    if name.startswith("photo-prior"):
+        raise ValueError(
+            f"{name} has no recipe: learn a prior with 'mirrordescent learn-prior FOLDER'"
+        )
     require_known(name, RECIPES, "recipe")
     return RECIPES[name]

@@ -19,7 +19,7 @@ import copy
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import cast
@@ -62,6 +62,18 @@ TV_WEIGHTS = (1.4, 2.0, 2.8)
 """Weights of total variation that are tried for the comparison, in units of the noise level."""
 
 
+VALIDATION_PICTURES = 8
+"""Largest number of pictures of the validation."""
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """First learning rates of filters and profiles."""
+
+    filters: float = 2e-3
+    profiles: float = 4e-2
+
+
 @dataclass(frozen=True)
 class PriorSettings:
     """Settings of the learning of a prior.
@@ -76,10 +88,8 @@ class PriorSettings:
         patch: Side of the patches.
         iterations: Iterations of the lower level, and a multiple of them in the second half.
         solves: Iterations of conjugate gradients.
-        filter_rate: First learning rate of the filters.
-        profile_rate: First learning rate of the profiles.
+        rates: First learning rates.
         checks: Number of validations.
-        pictures: Largest number of pictures of the validation.
         seed: Seed of all random numbers.
     """
 
@@ -92,10 +102,8 @@ class PriorSettings:
     patch: int = 48
     iterations: int = 11
     solves: int = 7
-    filter_rate: float = 2e-3
-    profile_rate: float = 4e-2
+    rates: LearningRates = field(default_factory=LearningRates)
     checks: int = 8
-    pictures: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -558,11 +566,11 @@ def psnr(x: Tensor, clean: Tensor) -> float:
 def _groups(parameters: PriorParameters, settings: PriorSettings) -> list[dict[str, object]]:
     """Return the groups of the optimiser, with their first learning rates."""
     rates = {
-        "raw": settings.filter_rate,
-        "shapes": settings.profile_rate,
-        "shape_changes": 0.5 * settings.profile_rate,
-        "scales": 0.3 * settings.profile_rate,
-        "scale_changes": 0.15 * settings.profile_rate,
+        "raw": settings.rates.filters,
+        "shapes": settings.rates.profiles,
+        "shape_changes": 0.5 * settings.rates.profiles,
+        "scales": 0.3 * settings.rates.profiles,
+        "scale_changes": 0.15 * settings.rates.profiles,
     }
     named = parameters.named_parameters()
     return [{"params": [parameter], "lr": rates[name]} for name, parameter in named]
@@ -597,7 +605,7 @@ def _central_crops(pictures: Sequence[Tensor], settings: PriorSettings) -> Tenso
             f"pictures of the validation must have more than {settings.size} pixels a side"
         )
     crops = []
-    for picture in pictures[: settings.pictures]:
+    for picture in pictures[:VALIDATION_PICTURES]:
         row = (picture.shape[-2] - side) // 2
         column = (picture.shape[-1] - side) // 2
         whole = _bytes(picture, settings.channels)
