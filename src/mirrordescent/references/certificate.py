@@ -18,6 +18,7 @@ from mirrordescent.methods.fista import FISTA
 from mirrordescent.methods.lbfgs import LBFGS
 from mirrordescent.methods.primal_dual import PDHG, CondatVu, DualFISTA, PrimalDual
 from mirrordescent.problems.base import Problem, in_double
+from mirrordescent.problems.composite import Composite
 from mirrordescent.problems.fingerprint import code_digest, fingerprint
 from mirrordescent.problems.linear_models import SVM
 from mirrordescent.problems.origin import in_library, user_definition
@@ -493,6 +494,10 @@ def _proven_optimum(problem: Problem, tolerance: float, deadline: float) -> _Bou
     if optimum is not None:
         x, lower = optimum
         return _Bound(x, lower, "minimiser", Witness("tangent", {"x": x}))
+    if isinstance(problem, Composite) and problem.linearised:
+        bound = _solve_with_gradient_bounds(problem, tolerance, deadline)
+        if bound is not None:
+            return bound
     saddle = problem.saddle_point()
     if saddle is not None:
         bound = _solve_saddle_point(problem, saddle, tolerance, deadline)
