@@ -142,8 +142,9 @@ def test_a_change_below_rounding_is_no_convergence():
 
 
 def test_statuses_keep_their_numbers_and_have_an_order():
-    assert [int(status) for status in Status] == list(range(7))
-    assert [status.failed for status in Status] == [False] * 3 + [True] * 3 + [False]
+    assert [int(status) for status in Status] == list(range(9))
+    failed = [False] * 3 + [True] * 3 + [False] + [True] * 2
+    assert [status.failed for status in Status] == failed
     ranked = sorted(Status, key=lambda status: status.severity)
     assert [str(status) for status in ranked] == [
         "converged",
@@ -153,6 +154,8 @@ def test_statuses_keep_their_numbers_and_have_an_order():
         "diverged",
         "non finite",
         "left domain",
+        "infeasible",
+        "unbounded",
     ]
 
 

@@ -134,8 +134,10 @@ def compare_with_rivals(
     end = perf_counter() + seconds
     known = known_rivals() if rivals is None else list(rivals)
     missing = sorted({each.name for each in known if not each.installed})
-    everyone = [each for each in known if each.installed] + [as_rival(each) for each in own_rivals]
-    prepared = _prepare(everyone, race, alone, end, report)
+    own = [as_rival(each) for each in own_rivals]
+    installed = [each for each in known if each.installed]
+    prepared = _prepare(own, race, alone, math.inf, report)
+    prepared |= _prepare(installed, race, alone, end, report)
     batch = _compare(race, prepared, 0, contestants, end)
     single = _compare(alone, prepared, 1, contestants, end)
     return OutsideResult(batch, single, race.count, missing)
@@ -148,7 +150,7 @@ def _prepare(
     end: float,
     report: Callable[[str], object],
 ) -> dict[str, tuple[Rival, tuple[SolveTo, SolveTo]]]:
-    """Prepare the rivals that fit, and skip those for which there is no time.
+    """Prepare the rivals that fit, and skip those for which there is no time until ``end``.
 
     The time for a batch is predicted from the time of one problem.
     """
