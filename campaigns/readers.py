@@ -391,7 +391,7 @@ def _option_names(command: str) -> list[str]:
     if command in functions:
         names = list(inspect.signature(functions[command]).parameters)[1:]
     else:
-        tables: list[Any] = [solve.SolverOptions, solve.OutputOptions]
+        tables: list[Any] = [solve.ObjectiveOptions, solve.MethodOptions, solve.OutputOptions]
         if command == "inpaint":
             tables.append(solve.MaskOptions)
         for table in tables:

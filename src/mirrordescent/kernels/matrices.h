@@ -192,7 +192,8 @@ static void NAME(resolvents)(int64_t n, int64_t poles, const double *w, const do
         for (int64_t i = 0; i < all; i++) S[i] *= weight;
         for (int64_t i = 0; i < n; i += TILE)
             for (int64_t j = i / SIDE * SIDE; j < n; j += LANES) {
-                int64_t first = j / SIDE * SIDE; /* M is zero above this row in these columns */
+                /* M is zero above this row in these columns. */
+                int64_t first = j / SIDE * SIDE;
                 NAME(add)(n - first, S + first * n + i, n, S + first * n + j, n, total + i * n + j, n);
             }
     }

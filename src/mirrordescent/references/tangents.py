@@ -106,8 +106,11 @@ def _differentiated_model(problem: Problem, x: Tensor) -> Model | None:
     units = unit(x[0].numel())
     size = value.abs() + sum_per_sample((g * x).abs())
     for tensor, grad in zip(data, grads[1:], strict=True):
-        if grad is not None:
-            size = size + float((grad * tensor).abs().sum())
+        if grad is None:
+            continue
+        sensitivity = (grad * tensor).abs()
+        own_data = problem.batch is not None and tensor.shape[:1] == (problem.batch,)
+        size = size + (sum_per_sample(sensitivity) if own_data else float(sensitivity.sum()))
     smoothness = problem.smoothness() or 0.0
     error = norm(g)
     if math.isfinite(smoothness):
