@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import process_time
 from unittest import mock
@@ -87,15 +88,16 @@ def image_cases(dtype: torch.dtype, side: int) -> dict[str, Run]:
     }
     for isotropic in (False, True):
         suffix = ", isotropic" if isotropic else ""
+        groups = {"isotropic": isotropic}
         cases |= {
-            f"primal_dual{suffix}": lambda isotropic=isotropic: kernels.primal_dual(
-                x, u, y, mask, box, dual, 10, isotropic=isotropic
+            f"primal_dual{suffix}": partial(
+                kernels.primal_dual, x, u, y, mask, box, dual, 10, **groups
             ),
-            f"dual_fista{suffix}": lambda isotropic=isotropic: kernels.dual_fista(
-                u, u, theta, y, box, smooth, 10, isotropic=isotropic
+            f"dual_fista{suffix}": partial(
+                kernels.dual_fista, u, u, theta, y, box, smooth, 10, **groups
             ),
-            f"dual_value{suffix}": lambda isotropic=isotropic: kernels.dual_value(
-                u, None, y, mask, box, values, isotropic=isotropic
+            f"dual_value{suffix}": partial(
+                kernels.dual_value, u, None, y, mask, box, values, **groups
             ),
         }
     return cases
