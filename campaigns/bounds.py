@@ -61,7 +61,7 @@ KINDS = (
     "rank-deficient",
     "degenerate sample",
 )
-BATCH = 8
+BATCH = 9
 TOLERANCE = 1e-3
 STEPS = 120
 """Steps of the runs whose bounds are examined."""

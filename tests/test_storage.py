@@ -52,6 +52,7 @@ from mirrordescent.problems import (
     SVM,
     TV,
     Anchor,
+    AreaMeans,
     Blur,
     Chain,
     Composite,
@@ -80,6 +81,7 @@ from mirrordescent.problems import (
     radial_mask,
 )
 from mirrordescent.problems.network_training import Initialisation
+from mirrordescent.restore.noise_network import NoiseNetwork
 from mirrordescent.schedules import (
     Constant,
     Interpolated,
@@ -245,6 +247,7 @@ OPERATORS = {
     "beam": lambda: ParallelBeam(6, torch.tensor([0.3, 1.1]), detectors=9, reach=1.2),
     "matrix": lambda: Matrix(random(2, 5, 36), (1, 6, 6)),
     "sparse matrix": lambda: SparseMatrix(random(5, 36).round().to_sparse(), (1, 6, 6)),
+    "area means": lambda: AreaMeans(2),
     "sampling": lambda: Sampling(random(6, 6) > 0.5),
     "Fourier": lambda: Fourier(radial_mask(6, 2), real=True),
     "Haar": lambda: Haar(1),
@@ -439,8 +442,15 @@ def test_every_public_part_is_stored_by_some_test():
     tables = (SCHEDULES, ORACLES, PROBLEMS, OPERATORS, TERMS)
     tried = {type(make()).__name__ for table in tables for make in table.values()} | set(METHODS)
     tried |= {type(domain).__name__ for domain in DOMAINS} | {"Initialisation"}
+    tried |= {"NoiseNetwork"}  # the next test
     tried |= {"RidgePrior", "RidgeProfile", "RidgeTable"}  # tests/problems/test_learned_ridges.py
     assert {each.__name__ for each in public} - UNSTORED == tried
+
+
+def test_the_estimator_of_noise_is_stored(tmp_path):
+    network = NoiseNetwork(8)
+    features = random(3, network.means.numel())
+    torch.testing.assert_close(stored(network, tmp_path)(features), network(features))
 
 
 def test_two_precisions_in_one_method(tmp_path):

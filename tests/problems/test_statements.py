@@ -294,6 +294,7 @@ def test_a_bound_above_a_value_is_an_internal_error_that_names_the_class(excess)
         require_consistent(problem, lower, value, value, ["f is convex"])
     require_consistent(problem, value * (1 + 1e-15), value, value)
     require_consistent(problem, value * torch.nan, value, value)
+    require_consistent(problem, lower, value, value, error=lambda: 2 * (lower - value).abs())
 
 
 def test_wrong_bounds_are_no_results(monkeypatch):

@@ -46,7 +46,7 @@ def additions(terms: int) -> int:
     streams and vector lanes takes at most 36 more roundings.
 
     >>> additions(16), additions(36_000_000)
-    (85, 408)
+    (85, 263)
     """
     stream = max(1, -(-terms // 4))
     levels = max(4, math.ceil(math.log2(stream)) // 4)

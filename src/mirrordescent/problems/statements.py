@@ -235,6 +235,7 @@ def require_consistent(
     value: Tensor,
     start_value: Tensor,
     conditions: Sequence[str] = (),
+    error: Callable[[], Tensor] | None = None,
 ) -> None:
     """Raise an error if a lower bound exceeds a value of f by more than rounding.
 
@@ -244,6 +245,8 @@ def require_consistent(
         value: Values of f at some points, (batch,).
         start_value: Values of f at the start, (batch,).
         conditions: Statements that the bounds rest on.
+        error: Function that bounds the rounding error of the values, (batch,). It is called only
+            if a bound exceeds a value.
 
     Raises:
         StatementRefuted: If the bounds rest on statements, one of which is false.
@@ -253,7 +256,10 @@ def require_consistent(
     size = value.double().abs() + start_value.double().abs()
     rounding = CONTRADICTION * torch.finfo(value.dtype).eps * size
     largest = torch.finfo(torch.float64).max
-    worst = _worst(lower.double().clamp(max=largest) - least - rounding)
+    excess = lower.double().clamp(max=largest) - least - rounding
+    if _worst(excess) is not None and error is not None:
+        excess = excess - error().double()
+    worst = _worst(excess)
     if worst is None:
         return
     name = type(problem).__name__

@@ -239,6 +239,7 @@ def certify(
         certificate.value,
         certificate.start_value,
         certificate.conditional_on,
+        lambda: _value_error(_in_double(problem), certificate.x),
     )
     largest_gap = float(certificate.relative_gap.max())
     if not certificate.estimated and largest_gap > tolerance and perf_counter() < deadline:
@@ -363,6 +364,15 @@ def _probe_values(problem: Problem, x: Tensor) -> Tensor:
     return torch.stack([problem.value(point) for point in points])
 
 
+def _value_error(problem: Problem, x: Tensor) -> Tensor:
+    """Return the larger of the rounding errors of f at a point and at the start, (batch,)."""
+    start = problem.start(len(x))
+    return torch.maximum(
+        problem.value_error(x, problem.value(x)),
+        problem.value_error(start, problem.value(start)),
+    )
+
+
 def _in_double(problem: Problem) -> Problem:
     if problem.sample_shape is None:
         return copy.deepcopy(problem).double()
@@ -439,9 +449,13 @@ def _entry(problem: Problem, bound: _Bound, least: Tensor | None) -> dict[str, T
     value = problem.value(x)
     start_value = problem.value(problem.start(len(x)))
     conditions = _conditions(problem, bound.way)
+
+    def error() -> Tensor:
+        return _value_error(problem, x)
+
     if least is not None:
-        require_consistent(problem, bound.lower, value, least, conditions)
-    require_consistent(problem, bound.lower, value, start_value, conditions)
+        require_consistent(problem, bound.lower, value, least, conditions, error)
+    require_consistent(problem, bound.lower, value, start_value, conditions, error)
     entry = {
         "x": x,
         "value": value,

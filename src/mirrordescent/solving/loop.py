@@ -285,8 +285,14 @@ class _Record:
         conditions: tuple[str, ...] = ()
         if self.lower is not None:
             conditions = premises(self.problem, "gradients" if self.ask_problem else None)
+            best = Evaluation(self.problem, self.best_x, self.best_value)
             require_consistent(
-                self.problem, self.lower, self.best_value, self.start_value, conditions
+                self.problem,
+                self.lower,
+                self.best_value,
+                self.start_value,
+                conditions,
+                lambda: torch.maximum(best.error, self.start.error),
             )
         return Solution(
             x=where(failed, self.best_x, self.x),
