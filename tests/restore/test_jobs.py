@@ -110,7 +110,7 @@ def test_a_missed_tolerance_is_explained():
     plan = plan_restoration("denoise", iterations=2, tolerance=1e-2)
     reached = "a.png is proven to be within 2 % of the best possible, but 1 % is required. "
     for status, rest in {
-        "budget": "All 2 iterations were used: allow more with --iterations",
+        "budget": "All iterations were used: allow more with --iterations",
         "precision": "Rounding errors prevent a proof of less",
         "converged": "Allow a larger gap with --tolerance",
     }.items():

@@ -13,11 +13,13 @@ from PIL import Image
 from torch.nn import functional as F
 
 import mirrordescent as md
-from mirrordescent import cli, zoo
+from mirrordescent import cli, kernels, zoo
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.problems import RidgePrior, RidgeTable
 from mirrordescent.problems.filter_banks import bank_bound
-from mirrordescent.restore import deciding, objectives
+from mirrordescent.restore import deciding, objectives, plan_restoration
+from mirrordescent.restore.deciding import prior_plan
+from mirrordescent.restore.request import Request
 
 pytestmark = pytest.mark.usefixtures("compiled")
 SIDE = 48
@@ -172,3 +174,25 @@ def test_priors_that_cannot_be_used_are_explained():
         md.denoise(noisy(), prior=differences_prior(1))
     with pytest.raises(ValueError, match="give noise or strength instead"):
         md.denoise(noisy(), prior=differences_prior(), weight=0.1)
+
+
+def test_options_hold_for_a_learned_prior(monkeypatch):
+    """fused=False runs without kernels, fused=True needs them, and iterations are kept."""
+    calls = []
+    original = kernels.ridge_gradient
+
+    def recorded(*args):
+        calls.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(kernels, "ridge_gradient", recorded)
+    problem = md.problems.prior_denoising(noisy()[None], 0.08, differences_prior())
+    md.solve(problem, md.Nesterov(0.3), iterations=3, fused=False)
+    assert not calls
+    if kernels.available():
+        md.solve(problem, md.Nesterov(0.3), iterations=3)
+        assert calls
+    for fused in (None, False, *((True,) if kernels.available() else ())):
+        plan = plan_restoration("denoise", iterations=7, fused=fused)
+        assert prior_plan(Request("denoise"), plan).iterations == 7
+        assert prior_plan(Request("denoise"), plan).fused in (None, False)

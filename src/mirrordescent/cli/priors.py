@@ -27,9 +27,9 @@ def learn_prior(
     denoised pictures are close to the clean ones, for all noise levels up to 0.2. Its denoising
     energy is strongly convex by construction, so that every solution comes with a proof.
 
-    A fifth of the pictures is used for the validation only. An interrupted run continues if it is
-    started again. The log RUNS/NAME/log.jsonl has the PSNR of the validation for noisy pictures,
-    total variation and the prior.
+    A fifth of the pictures is kept for validation. For bsds500 this is its validation part. An
+    interrupted run continues when the command is repeated. RUNS/NAME/log.jsonl lists the validation
+    PSNR of the noisy pictures, of total variation and of the prior.
 
     For example:
 

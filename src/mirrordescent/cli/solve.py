@@ -32,21 +32,22 @@ class ObjectiveOptions:
 
     Args:
         images: Photographs, or folders of photographs, in any format that Pillow reads.
-        prior: What photographs look like: tv for total variation, photo for the learned prior of
-            the package, or the file of a learned prior. With auto, the better one at the noise
-            level is used.
+        prior: Regulariser: tv (total variation), photo (learned from photographs), or the file of a
+            learned prior. With auto, denoise uses the learned prior for noise up to 20 %, and the
+            other tasks use total variation.
         noise: Standard deviation of the noise in units of full brightness, such as 0.05 for 5 %.
             With auto, it is estimated for each photograph.
-        strength: Factor of the noise that is removed: less than 1 keeps more detail, more than 1
-            gives a smoother photograph.
+        strength: Factor of the noise level that is assumed: 0.7 keeps more detail, 1.5 gives a
+            smoother photograph.
         weight: Weight λ of the total variation, in place of noise and strength. With auto, it
             follows from the noise of each photograph. To set it by hand: 0.011, 0.027, 0.086, 0.2
             or 0.48 for noise of 1, 2, 5, 10 or 20 %.
-        iterations: Maximal number of iterations. The default depends on the method: 20 with a
-            mirror map, 200 without one, and about 1000 if a gap is to be proven.
-        tolerance: Relative gap to the optimum that must be reached and proven. If necessary, a
-            primal-dual method finishes the run. The default is 1e-3 for denoise and inpaint; if
-            --method, --mirror or --iterations is given, nothing has to be proven by default.
+        iterations: Largest number of iterations. By default 100 to 300 with a learned prior. With
+            total variation, 20 with a mirror map, 200 without one, and about 1000 if a gap must be
+            proven.
+        tolerance: Relative gap to the optimum that must be proven. By default 1e-3 for denoise and
+            inpaint. If --method, --mirror or --iterations is given without --tolerance, no gap is
+            required. With total variation, a primal-dual method finishes the run if necessary.
         fused: Whether to use C kernels, which make steps several times faster on a CPU. By default
             they are used if this installation has them. With --fused yes it is an error if they are
             missing.
@@ -72,9 +73,10 @@ class MethodOptions:
             is yes, or no if --method or --mirror is given.
         coupled: Whether to measure the variation of all colours together, so that edges of
             different colours coincide. The default is yes, or no if --method or --mirror is given.
-        method: One of lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd, nesterov, adam, pdhg and
-            dual-fista. By default the learned method image-tv-isotropic starts and a primal-dual
-            method finishes.
+        method: Method for total variation, which it implies: one of lmd, lsmd, lamd, lasmd, md,
+            smd, amd, asmd, gd, nesterov, adam, pdhg and dual-fista. By default the learned method
+            image-tv-isotropic starts and a primal-dual method finishes. With a learned prior, the
+            method is photo-prior-denoise.
         mirror: Zoo entry or .safetensors file with the mirror map, for methods that have one.
     """
 

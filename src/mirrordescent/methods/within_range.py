@@ -31,7 +31,7 @@ class WithinRange(StatefulWrapper):
     """A learned method that is used only for problems like those it was learned on.
 
     Every problem is described by the features of its class and by two numbers that all problems
-    have: log ‖∇f(x₀)‖/√n, and the logarithm of the curvature of f along this gradient. Step sizes
+    have: log ‖∇f(x₀)‖, and the logarithm of the curvature of f along this gradient. Step sizes
     that were learned for one curvature are wrong for another. Samples with a feature outside of its
     range are solved by the fallback from the start, with a warning.
 

@@ -95,5 +95,5 @@ class Anchor(Term):
         return square + sum_per_sample(self.centre * entries)
 
     def dual_gauge(self, u: Blocks) -> Tensor:
-        """0."""
+        """Return 0: every dual point is feasible."""
         return u["entries"].new_zeros(len(u["entries"]))

@@ -50,8 +50,8 @@ class QP(Problem, SaddlePoint):
 
     If κ is larger than all multipliers, the minimisers of f are those of the program. If a value
     is within ε of a lower bound, the objective is within ε of the optimum, and the violation is
-    at most ε/(κ − ‖y*‖_∞). With a κ that is too small a gap does not close, so that no wrong
-    answer counts as converged.
+    at most ε/(κ − ‖y*‖_∞). If κ is too small, the gap does not close, and the run is not
+    reported as converged.
 
     **Lower bounds.** For multipliers y with |y| ≤ κ and any point x, with δ = Px + q + Aᵀy,
 
@@ -347,7 +347,10 @@ class QP(Problem, SaddlePoint):
         return torch.minimum(decrease, boxed.sum(-1) * (1 + unit(2 * n)))
 
     def variable_bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the bounds of single variables, from rows of A with one entry and ``radius``."""
+        """Return bounds on single variables, from the rows of A and ``radius``.
+
+        Rows with one entry are used, and for a dense A interval arithmetic on all rows.
+        """
         low, high = _KNOWN_VARIABLE_BOUNDS(self, *self._arrays())
         if self.radius is None:
             return low, high

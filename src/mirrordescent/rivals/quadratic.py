@@ -149,7 +149,7 @@ def _scs(program: DenseProgram, tolerance: float) -> list[Any]:
 
 
 def _highs(program: DenseProgram, tolerance: float) -> list[Any]:
-    """Solve linear programs by SciPy's interface to HiGHS, quadratic ones by highspy."""
+    """Solve linear and quadratic programs by HiGHS."""
     import highspy
 
     solutions = []

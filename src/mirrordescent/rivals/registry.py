@@ -58,7 +58,7 @@ def known_rivals() -> list[Rival]:
 
 
 def as_rival(solver: Any) -> Rival:
-    """Return a function of a user as a rival.
+    """Wrap a user's function as a :class:`Rival`.
 
     Args:
         solver: A :class:`Rival`; or a function of a problem and its starts that returns points.
