@@ -177,7 +177,7 @@ def test_priors_that_cannot_be_used_are_explained():
 
 
 def test_options_hold_for_a_learned_prior(monkeypatch):
-    """fused=False runs without kernels, fused=True needs them, and iterations are kept."""
+    """Kernels can be disabled, fused=True is no error, and iterations are kept."""
     calls = []
     original = kernels.ridge_gradient
 
@@ -187,7 +187,8 @@ def test_options_hold_for_a_learned_prior(monkeypatch):
 
     monkeypatch.setattr(kernels, "ridge_gradient", recorded)
     problem = md.problems.prior_denoising(noisy()[None], 0.08, differences_prior())
-    md.solve(problem, md.Nesterov(0.3), iterations=3, fused=False)
+    with kernels.disabled():
+        md.solve(problem, md.Nesterov(0.3), iterations=3)
     assert not calls
     if kernels.available():
         md.solve(problem, md.Nesterov(0.3), iterations=3)

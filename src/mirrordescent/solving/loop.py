@@ -1,15 +1,13 @@
 """The one loop that runs every method on every problem."""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from operator import index
 from time import perf_counter
-from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Generator, Tensor
 
-from mirrordescent import kernels
 from mirrordescent._internal.eager import eager, without_autocast
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
@@ -26,27 +24,11 @@ from mirrordescent.solving.solution import Solution, Status, Trace
 from mirrordescent.solving.stopping import Evaluation, PreviousCheck, Rule, Snapshot
 from mirrordescent.trees import Tree, batch_size, is_finite, leaves, tree_map, where
 
-P = ParamSpec("P")
-R = TypeVar("R")
 CHECKS = 25  # default number of checks in a run
-
-
-def _without_kernels_if_asked(function: Callable[P, R]) -> Callable[P, R]:
-    """Disable the C kernels inside calls with ``fused=False``."""
-
-    @wraps(function)
-    def wrapped(*args: P.args, **options: P.kwargs) -> R:
-        if options.get("fused") is not False:
-            return function(*args, **options)
-        with kernels.disabled():
-            return function(*args, **options)
-
-    return wrapped
 
 
 @eager
 @without_autocast
-@_without_kernels_if_asked
 @torch.no_grad()
 def solve(
     problem: Problem,
