@@ -229,7 +229,7 @@ def test_arguments_of_the_kernel_are_checked():
         (x.double(), x.double()),
         (x, x[:1]),
     ):
-        with pytest.raises(ValueError, match="kernel of a filter bank needs"):
+        with pytest.raises(ValueError, match="on the CPU with one dtype"):
             kernels.ridge_gradient(wrong, *bank, base)
     with pytest.raises(ValueError, match="3 weights"):
         kernels.ridge_gradient(x, *bank, x, torch.ones(3))

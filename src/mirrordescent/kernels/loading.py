@@ -67,9 +67,9 @@ def _explain_missing(path: Path) -> str:
     if failure_path().exists():
         reason = f" When it was installed, {failure_path().read_text(encoding='utf-8').strip()}"
     return (
-        f"this installation of mirrordescent has no compiled kernels ({path} is missing): install "
-        f"a wheel for this platform, or install a C compiler and then mirrordescent again, or run "
-        f"`make kernels` in a clone, or use fused=False.{reason}"
+        f"this installation of mirrordescent has no compiled kernels ({path} is missing). Install "
+        f"a wheel for this platform, or install gcc or clang and reinstall mirrordescent. In a "
+        f"clone, run `make kernels`. To run without kernels, use fused=False.{reason}"
     )
 
 
@@ -85,8 +85,7 @@ def level() -> str:
         return supported[0]
     if chosen not in supported:
         raise KernelsUnavailable(
-            f"{LEVEL_VARIABLE}={chosen}, but this processor and these kernels support "
-            f"{', '.join(supported)}"
+            f"{LEVEL_VARIABLE} must be one of {', '.join(supported)} on this machine, got {chosen}"
         )
     return chosen
 
@@ -124,7 +123,7 @@ def available() -> bool:
 
 @cache
 def _loads() -> bool:
-    """Return whether the library can be loaded. The file system is asked once."""
+    """Return whether the library can be loaded. The result is cached."""
     try:
         library()
         level()

@@ -79,8 +79,8 @@ def _call(
         or len({(tensor.dtype, tensor.device.type) for tensor in given}) > 1
     ):
         raise ValueError(
-            "the kernel of a filter bank needs tensors of one type on the CPU, images that are "
-            "not smaller than the filters, and a profile and a weight for all samples or for each; "
+            "all tensors must be on the CPU with one dtype, images at least as large as the "
+            "filters, and profiles and weights shared or one per sample; "
             f"got {[(tuple(tensor.shape), tensor.dtype) for tensor in given]} and "
             f"{len(weights)} weights"
         )

@@ -43,19 +43,18 @@ class RidgeMomentum(GradientMethod[RidgeMomentumState]):
         u⁺ = x − t_k Pg,    x⁺ = u⁺ + β_k (u⁺ − u)
         P  = F⁻¹ (q |Â|² + r + s Σₖ mₖ ŵₖŵₖᴴ)⁻¹ F
 
-    P is the inverse of the Hessian of a typical picture, a channels × channels matrix at every
-    frequency. It is applied by FFT, which is cheap beside the filter bank. mₖ is the mean slope of
-    the profile φₖ′ near 0, q the share of observed pixels, Â the transform of a blur and r the
-    weight of quadratic terms. Without a share (s = 0), P is I/L with the smoothness L of f, and the
-    method is Nesterov's with given momentum.
+    P approximates the inverse Hessian of f at a typical picture, by a channels × channels matrix at
+    every frequency. It is applied by FFT, which is cheap beside the filter bank. mₖ is the mean
+    slope of the profile φₖ′ near 0, q the share of observed pixels, Â the transform of a blur and r
+    the weight of quadratic terms. If s = 0, P = I/L with the smoothness L of f, and the method is
+    Nesterov's with momentum β_k.
 
-    The answer is the point x of the next gradient, so that a gradient at the answer serves a bound
-    and a step.
+    The answer is the point x of the next gradient, so one gradient serves the bound and the step.
 
     Args:
         t: Step sizes t_k.
         momentum: Momenta β_k.
-        share: Share s of the slopes.
+        share: Weight s of the prior in P; 0 for P = I/L.
 
     >>> import torch
     >>> import mirrordescent as md

@@ -54,8 +54,9 @@ class TangentBound(StatefulWrapper):
         convexity = problem.strong_convexity() or 0.0
         if not problem.convex or convexity <= 0:
             raise TypeError(
-                "TangentBound needs a strongly convex problem, and "
-                f"{type(problem).__name__} does not state a modulus"
+                "TangentBound needs a strongly convex problem, but strong_convexity() of "
+                f"{type(problem).__name__} gives no positive modulus: add a term such as Anchor, "
+                "or use a primal-dual method"
             )
         return Wrapped(self.method.init(x0, problem), _Known(convexity))
 

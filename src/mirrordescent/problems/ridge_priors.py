@@ -134,5 +134,8 @@ class RidgePrior(Part, nn.Module):
         """
         table = self.convex if convex else self.weak
         if table is None:
-            raise ValueError("this prior has no convex profiles: learn it with them")
+            raise ValueError(
+                "this prior has no convex profiles, which inpainting, deblurring and upsampling "
+                "need: use prior='tv' or another prior"
+            )
         return LearnedRidges(self.filters, table.at(sigma), weight)

@@ -52,8 +52,8 @@ class Witness:
     """Numbers from which a lower bound can be recomputed.
 
     Attributes:
-        kind: "tangent" for a point x; "dual point" for blocks of a dual variable. The witness of
-            a composite problem also has a point x.
+        kind: "tangent" for a point x; "dual point" for blocks of a dual variable. Witnesses of
+            composite problems and programs also contain a point x.
         tensors: The point or the blocks by name, each (batch, …).
     """
 

@@ -104,11 +104,11 @@ def denoise(
             floating-point numbers from 0 to 1.
         noise: Standard deviation of the noise for values from 0 to 1, such as 0.05 for 5 %; it is
             estimated by default.
-        strength: Factor of the noise that is removed: less than 1 keeps more detail, more than 1
-            gives a smoother image.
+        strength: Factor of the noise level that is assumed: less than 1 keeps more detail, more
+            than 1 gives a smoother image.
         weight: Weight λ of the total variation, in place of noise and strength.
         prior: "tv" for total variation, "photo" for the learned prior, the file of a learned prior,
-            or a prior itself. With "auto", the better one at the noise level is used.
+            or a prior itself. With "auto", the learned prior is used for noise up to 20 %.
         gap: Relative gap to the minimum of the objective that must be proven.
         return_result: Whether to return a :class:`RestorationResult` with the noise, the weight,
             the gap and the status beside the image.
@@ -183,7 +183,7 @@ def inpaint(
         keep_known: Whether known pixels stay as they are. By default they do if there is hardly any
             noise.
         noise: Standard deviation of the noise; see :func:`denoise`.
-        strength: Factor of the noise that is removed.
+        strength: Factor of the noise level that is assumed.
         weight: Weight λ of the total variation, in place of noise and strength.
         prior: Prior; see :func:`denoise`.
         gap: Relative gap that must be proven.
@@ -246,7 +246,7 @@ def deblur(
         kernel: Kernel of the blur, (height, width), such as
             ``md.problems.gaussian_kernel(1.6)``; it is scaled to sum 1.
         noise: Standard deviation of the noise; see :func:`denoise`.
-        strength: Factor of the noise that is removed.
+        strength: Factor of the noise level that is assumed.
         weight: Weight λ of the total variation, in place of noise and strength.
         prior: Prior; see :func:`denoise`.
         gap: Relative gap that must be proven.
@@ -303,7 +303,7 @@ def upsample(
         image: Image or batch of images; see :func:`denoise`.
         factor: Ratio of the sides of the enlarged and the given image, from 2 to 8.
         noise: Standard deviation of the noise; see :func:`denoise`.
-        strength: Factor of the noise that is removed.
+        strength: Factor of the noise level that is assumed.
         weight: Weight λ of the total variation, in place of noise and strength.
         prior: Prior; see :func:`denoise`.
         gap: Relative gap that must be proven.

@@ -136,8 +136,8 @@ class PriorObjective:
     def _rounding(self, sigma: Tensor) -> float:
         """Return a bound on the rounding error of an entry of the gradient of values in [−1, 2].
 
-        A response is a sum of as many terms as a filter has entries, and an entry of the gradient
-        one of as many terms as all filters of a channel have.
+        A response sums one term for each entry of a filter. An entry of the gradient sums one term
+        for each entry of all filters of its channel.
         """
         filters = self.prior.filters
         count, channels, rows, columns = filters.shape

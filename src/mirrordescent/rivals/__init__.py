@@ -1,4 +1,4 @@
-"""Solvers of other packages, with which a search compares its own.
+"""Solvers of other packages that ``md.auto`` compares its own with.
 
 Packages are optional: ``pip install 'mirrordescent[rivals]'``. A solver takes part if its package
 is installed and the problems have the form that it needs.

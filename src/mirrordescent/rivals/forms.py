@@ -116,10 +116,10 @@ def quadratic_of(problem: Problem, x0: Tree) -> tuple[Array, Array] | None:
 
 
 def program_of(problem: Problem, x0: Tree) -> DenseProgram | None:
-    """Return a problem as a quadratic program; None if it is none.
+    """Return a problem as a dense quadratic program; None if it has no such form.
 
-    These are a QP; a quadratic function, also of a user, on a simplex, a box, an orthant or all of
-    Rⁿ; and such a function plus λ‖x‖₁, with twice as many variables.
+    Accepted are a dense QP; a quadratic function, also of a user's class, on a simplex, a box, an
+    orthant or Rⁿ; and such a function plus λ‖x‖₁, with twice as many variables.
     """
     if isinstance(problem, QP):
         return _of_program(problem, batch_size(x0))
