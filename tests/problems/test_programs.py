@@ -11,6 +11,11 @@ import torch
 import mirrordescent as md
 from mirrordescent.methods import ADMM
 from mirrordescent.oracles import Exact
+from mirrordescent.problems.statements import (
+    ContradictoryBound,
+    allowed_excess,
+    require_consistent,
+)
 
 clarabel = pytest.importorskip("clarabel")
 DOUBLE = torch.float64
@@ -288,3 +293,45 @@ def test_bounds_are_conditional_on_what_is_not_proven():
         md.QP(torch.diag(torch.tensor([1.0, -1e-8], dtype=DOUBLE)), q, A, low, high)
     limited = md.QP(None, q, radius=3.0)
     assert limited.assumptions == ("a minimiser has no entry larger than 3",)
+
+
+def test_a_value_near_the_bound_is_no_convergence_at_an_infeasible_point():
+    """min −x on 0 ≤ x ≤ 1 has the optimum −1 and the multiplier 1.
+
+    With κ = 0.99, f(x) = −x + 0.99 (x − 1) decreases beyond x = 1. It is less than the bound −1
+    there, by 0.01 (x − 1) only.
+    """
+    data = [torch.tensor(d, dtype=DOUBLE) for d in ([[-1.0]], [[1.0]], [0.0], [1.0])]
+    beyond = torch.tensor([[3.0]], dtype=DOUBLE)
+    for kappa, expected in ((0.99, md.Status.BUDGET), (2.0, md.Status.CONVERGED)):
+        program = md.QP(None, *data, penalty=kappa)
+        assert program.assumptions == ()
+        assert float(program.infeasibility(beyond)) == pytest.approx(2 * kappa)
+        solution = md.solve(
+            program,
+            md.PDHG(1.0),
+            beyond,
+            iterations=200,
+            check_every=1,
+            stop=md.gap(0.1, start_value=torch.zeros(1, dtype=DOUBLE)),
+        )
+        assert float(solution.lower) <= -1
+        assert solution.statuses == [expected]
+    assert float(solution.x) == pytest.approx(1, abs=0.1)
+
+
+def test_a_bound_above_a_feasible_value_is_contradictory():
+    data = [torch.tensor(d, dtype=DOUBLE) for d in ([[-1.0]], [[1.0]], [0.0], [1.0])]
+    program = md.QP(None, *data, penalty=0.5)
+    lower = torch.tensor([-0.5], dtype=DOUBLE)
+    for point, infeasible in ((1.0, False), (2.0, True)):
+        x = torch.tensor([[point]], dtype=DOUBLE)
+        excess = allowed_excess(program, x)
+        assert bool(excess.isinf().all()) == infeasible
+        value = program.value(x)
+        assert float(value) < float(lower)
+        if infeasible:
+            require_consistent(program, lower, value, value, error=lambda e=excess: e)
+        else:
+            with pytest.raises(ContradictoryBound):
+                require_consistent(program, lower, value, value, error=lambda e=excess: e)

@@ -15,7 +15,7 @@ from mirrordescent.learn import Draw
 from mirrordescent.learn.families import lower_bounds
 from mirrordescent.methods import FISTA, Method
 from mirrordescent.problems import Problem
-from mirrordescent.problems.statements import in_words, require_consistent
+from mirrordescent.problems.statements import allowed_excess, in_words, require_consistent
 from mirrordescent.references.certificate import primal_dual
 from mirrordescent.solving import Rule, Solution, gap, relative_change, relative_gap, solve
 from mirrordescent.trees import leaves
@@ -84,7 +84,14 @@ def solve_own(
     )
     if lower is not None and conditions is not None:
         start_value = draw.problem.value(draw.x0)
-        require_consistent(draw.problem, lower, solution.best_value, start_value, conditions)
+        require_consistent(
+            draw.problem,
+            lower,
+            solution.best_value,
+            start_value,
+            conditions,
+            lambda: allowed_excess(draw.problem, solution.best_x, draw.x0),
+        )
     gaps = _gaps(solution, draw, lower)
     keys = seeds or tuple(range(len(gaps)))
     if len(keys) != len(gaps):

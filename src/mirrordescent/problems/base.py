@@ -227,6 +227,17 @@ class Problem(Part, nn.Module):
         curved = (2 * smoothness * value.abs()).sqrt() * size + units * smoothness * size.square()
         return units * (value.abs() + norm(self.grad(x)) * size + curved)
 
+    def infeasibility(self, x: Point) -> Tensor | None:
+        """Return the penalty for violated constraints that is part of f(x): (batch,).
+
+        None means that f has no such penalty. Otherwise lower bounds are on the minimum over
+        feasible points, and f may be lower than that at infeasible points.
+
+        Args:
+            x: Points.
+        """
+        return None
+
     def gradient_error(self, x: Point, gradient: Point) -> Tensor:
         """Bound the rounding error of ``grad`` at a point in ℓ₂: (batch,).
 

@@ -48,10 +48,11 @@ class QP(Problem, SaddlePoint):
 
         f(x) = ½⟨x, Px⟩ + ⟨q, x⟩ + κ Σᵢ max(aᵢx − uᵢ, lᵢ − aᵢx, 0)
 
-    If κ is larger than all multipliers, the minimisers of f are those of the program. If a value
-    is within ε of a lower bound, the objective is within ε of the optimum, and the violation is
-    at most ε/(κ − ‖y*‖_∞). If κ is too small, the gap does not close, and the run is not
-    reported as converged.
+    If κ is larger than all multipliers, the minimisers of f are those of the program, and
+    f(x) ≤ optimum + ε implies a violation of at most ε/(κ − ‖y*‖_∞), which is 2ε/κ for κ = 2‖y*‖_∞.
+    If κ is too small, f is less than the optimum at some infeasible points. So a run to a gap of ε
+    counts as converged only if the violation, summed over rows, is at most 2ε/κ. This holds for
+    every κ.
 
     **Lower bounds.** For multipliers y with |y| ≤ κ and any point x, with δ = Px + q + Aᵀy,
 
@@ -59,12 +60,10 @@ class QP(Problem, SaddlePoint):
 
         optimum ≥ ½⟨x, Px⟩ + ⟨q, x⟩ + ⟨y, Ax⟩ − Σᵢ max(uᵢyᵢ, lᵢyᵢ) − r(δ)
 
-    r is ‖δ‖²/(2μ) if P is μ-strongly convex, where multiples of squared equalities may be added
-    to P; otherwise the largest −⟨δ, x' − x⟩ over bounds of the variables that follow from the rows
-    of A, or over ‖x'‖_∞ ≤ radius. The bound is computed in double precision, and all rounding
-    errors are subtracted. It rests on the data. If rounding leaves the sign of an eigenvalue of P
-    open and variables are unbounded, it is conditional on P ⪰ 0, and if ``radius`` is given, on it
-    (``assumptions``).
+    Let E be the rows of the equalities. If P + ρEᵀE ⪰ μI with μ > 0, r is at most ‖δ‖²/(2μ), with
+    ρEᵀ(Ex − e) added to δ. If all variables are bounded, r is at most the largest −⟨δ, x' − x⟩ over
+    these bounds. The smaller number is used. The bound is computed in double precision, and all
+    rounding errors are subtracted. ``assumptions`` lists the statements that it depends on.
 
     Args:
         P: Symmetric positive semidefinite matrix, (n, n) or (batch, n, n); a sparse matrix of SciPy
@@ -73,8 +72,8 @@ class QP(Problem, SaddlePoint):
         A: Matrix of the constraints, (m, n) or (batch, m, n), or sparse; None for no constraints.
         l: Lower bounds, (m,) or (batch, m); None for −∞.
         u: Upper bounds, (m,) or (batch, m); None for ∞.
-        penalty: Weight κ, a number or (batch,). By default twice the largest multiplier after a
-            short run.
+        penalty: Weight κ > ‖y*‖_∞, a number or (batch,). By default twice the largest multiplier
+            after a short run.
         radius: Bound on ‖x‖_∞ of some minimiser, if it is known.
 
     >>> P = torch.eye(2)
@@ -193,7 +192,11 @@ class QP(Problem, SaddlePoint):
         return self._estimated.to(self.q)
 
     def value(self, x: Tensor) -> Tensor:
-        return self.objective(x) + self.weight * self.violations(x).sum(-1)
+        return self.objective(x) + self.infeasibility(x)
+
+    def infeasibility(self, x: Tensor) -> Tensor:
+        """Return κ times the sum of the violations: (batch,)."""
+        return self.weight * self.violations(x).sum(-1)
 
     def grad(self, x: Tensor) -> Tensor:
         """Return Px + q plus a subgradient of the penalty."""
@@ -369,7 +372,7 @@ class QP(Problem, SaddlePoint):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """P ⪰ 0, if rounding leaves it open and x is unbounded, and the radius, if it is given."""
+        """P ⪰ 0, if rounding leaves it open and x is unbounded, and a given radius."""
         words = []
         if self._convexity()[0] == 0 and not (self._bounded or self._semidefinite):
             words.append("P is positive semidefinite")
@@ -414,7 +417,7 @@ class QP(Problem, SaddlePoint):
 
     @torch.no_grad()
     def minimiser_and_pair(self, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Return solutions by ADMM with polished active sets, lower bounds, and what proves them.
+        """Return solutions by ADMM with polished active sets, lower bounds, and their proof.
 
         None for sparse programs, and if a bound is not finite: then constraints bound neither x nor
         the curvature.

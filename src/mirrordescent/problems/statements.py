@@ -245,8 +245,8 @@ def require_consistent(
         value: Values of f at some points, (batch,).
         start_value: Values of f at the start, (batch,).
         conditions: Statements that the bounds rest on.
-        error: Function that bounds the rounding error of the values, (batch,). It is called only
-            if a bound exceeds a value.
+        error: Function that returns how far a bound may exceed the values, (batch,), such as
+            :func:`allowed_excess`. It is called only if a bound exceeds a value.
 
     Raises:
         StatementRefuted: If the bounds rest on statements, one of which is false.
@@ -270,6 +270,26 @@ def require_consistent(
     if conditions:
         raise StatementRefuted(f"{numbers}: it is not true that {in_words(conditions)[3:]}")
     raise ContradictoryBound(f"{numbers}. The bounds of {name} are wrong")
+
+
+def allowed_excess(problem: Problem, *points: Tree) -> Tensor:
+    """Return how far a correct lower bound may exceed the computed values of f at points: (batch,).
+
+    It may exceed them by their rounding errors. If a point violates constraints that enter f by a
+    penalty, the result is infinite, since bounds are on the minimum over feasible points.
+
+    Args:
+        problem: Batch of problems.
+        points: Points, one or more for every sample.
+    """
+    allowed = []
+    for x in points:
+        excess = problem.value_error(x, problem.value(x))
+        penalty = problem.infeasibility(x)
+        if penalty is not None:
+            excess = torch.where(penalty > excess, torch.inf, excess)
+        allowed.append(excess)
+    return torch.stack(allowed).amax(0)
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from mirrordescent.problems.saddle import SaddlePoint
 from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
     Way,
+    allowed_excess,
     premises,
     require_consistent,
     require_statements,
@@ -233,13 +234,18 @@ def certify(
         keep=lambda: perf_counter() < deadline,
     )
     certificate = _certificate(problem, entry)
+
+    def error() -> Tensor:
+        exact = _in_double(problem)
+        return allowed_excess(exact, certificate.x, exact.start(len(certificate.x)))
+
     require_consistent(
         problem,
         certificate.lower,
         certificate.value,
         certificate.start_value,
         certificate.conditional_on,
-        lambda: _value_error(_in_double(problem), certificate.x),
+        error,
     )
     largest_gap = float(certificate.relative_gap.max())
     if not certificate.estimated and largest_gap > tolerance and perf_counter() < deadline:
@@ -364,15 +370,6 @@ def _probe_values(problem: Problem, x: Tensor) -> Tensor:
     return torch.stack([problem.value(point) for point in points])
 
 
-def _value_error(problem: Problem, x: Tensor) -> Tensor:
-    """Return the larger of the rounding errors of f at a point and at the start, (batch,)."""
-    start = problem.start(len(x))
-    return torch.maximum(
-        problem.value_error(x, problem.value(x)),
-        problem.value_error(start, problem.value(start)),
-    )
-
-
 def _in_double(problem: Problem) -> Problem:
     if problem.sample_shape is None:
         return copy.deepcopy(problem).double()
@@ -451,7 +448,7 @@ def _entry(problem: Problem, bound: _Bound, least: Tensor | None) -> dict[str, T
     conditions = _conditions(problem, bound.way)
 
     def error() -> Tensor:
-        return _value_error(problem, x)
+        return allowed_excess(problem, x, problem.start(len(x)))
 
     if least is not None:
         require_consistent(problem, bound.lower, value, least, conditions, error)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mirrordescent.problems import QP, SVM, Composite, MatrixGame, Problem, TVInpainting
 from mirrordescent.problems.origin import user_definition
-from mirrordescent.problems.statements import in_words
+from mirrordescent.problems.statements import allowed_excess, in_words
 from mirrordescent.references.composites import composite_bound, witness_shapes
 from mirrordescent.references.dual_points import (
     game_bound,
@@ -212,7 +212,7 @@ def _contradicted(problem: Problem, bound: Tensor, x: Tree) -> bool:
         x = tree_map(lambda leaf: leaf.to(like), x)
     value = problem.value(x)
     rounding = CONTRADICTION * torch.finfo(value.dtype).eps
-    value_error = problem.value_error(x, value).to(bound)
+    excess = allowed_excess(problem, x).to(bound)
     value = value.to(bound)
-    rounding_error = value_error + rounding * (value.abs() + bound.abs())
-    return not bool((bound <= value + rounding_error).all())
+    excess = excess + rounding * (value.abs() + bound.abs())
+    return not bool((bound <= value + excess).all())

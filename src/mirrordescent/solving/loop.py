@@ -16,6 +16,7 @@ from mirrordescent.methods.base import Method
 from mirrordescent.oracles import Default, Oracle, require_generator
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.statements import (
+    allowed_excess,
     premises,
     require_consistent,
     require_statements_once,
@@ -285,14 +286,13 @@ class _Record:
         conditions: tuple[str, ...] = ()
         if self.lower is not None:
             conditions = premises(self.problem, "gradients" if self.ask_problem else None)
-            best = Evaluation(self.problem, self.best_x, self.best_value)
             require_consistent(
                 self.problem,
                 self.lower,
                 self.best_value,
                 self.start_value,
                 conditions,
-                lambda: torch.maximum(best.error, self.start.error),
+                lambda: allowed_excess(self.problem, self.best_x, self.start.x),
             )
         return Solution(
             x=where(failed, self.best_x, self.x),

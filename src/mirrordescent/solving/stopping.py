@@ -145,12 +145,20 @@ def relative_gap(value: Tensor, lower: Tensor, start_value: Tensor) -> Tensor:
     return (value - lower) / scale.clamp(min=torch.finfo(scale.dtype).tiny)
 
 
+INFEASIBILITY = 2.0
+"""Largest penalty for violated constraints, relative to the allowed gap."""
+
+
 class _Measured(NamedTuple):
-    """The gap of every sample, the gap that is allowed, and the rounding error of both."""
+    """The gap of every sample, the gap that is allowed, and the rounding error of both.
+
+    ``penalty`` is the penalty for violated constraints, if f has one.
+    """
 
     difference: Tensor
     allowed: Tensor
     rounding: Tensor
+    penalty: Tensor | None = None
 
 
 def gap(
@@ -163,6 +171,9 @@ def gap(
     precision. If the right-hand side is less than 2ε, rounding hides whether it was reached. A
     sample with such a tolerance stops with :attr:`Status.PRECISION` when f(x) − lower ≤ 2ε, or when
     x and the lower bound change by no more than rounding errors between two checks.
+
+    If constraints enter f by a penalty (:meth:`Problem.infeasibility`), the penalty at x must also
+    be at most twice the right-hand side.
 
     Args:
         tolerance: Share of the gap at the start that may remain.
@@ -207,7 +218,8 @@ def gap(
             first = start_value.to(here.value)
             first_error = rounding_of(start_value).to(here.value)
         rounding = here.error + tolerance * first_error + rounding_of(here.value, bound)
-        return _Measured(here.value - bound, tolerance * (first - bound), rounding)
+        penalty = here.problem.infeasibility(here.x)
+        return _Measured(here.value - bound, tolerance * (first - bound), rounding, penalty)
 
     def test(snapshot: Snapshot) -> Tensor:
         bound = bound_of(snapshot)
@@ -219,10 +231,10 @@ def gap(
         start = snapshot.start
         if bool((reached & snapshot.running).any()):
             measured = measure_with_error(here, start, bound)
-            confirmed = _reached(measured)
+            confirmed = _confirmed(measured)
             if bool((reached & ~confirmed & snapshot.running).any()):
                 measured = measure_with_error(here.in_double, start.in_double, bound)
-                confirmed = _reached(measured)
+                confirmed = _confirmed(measured)
             reached &= confirmed
         snapshot.memo[test] = measured
         return reached
@@ -245,6 +257,14 @@ def _reached(measured: _Measured) -> Tensor:
     within = measured.difference + measured.rounding <= measured.allowed
     # Without a finite bound, both sides are infinite.
     return within & measured.difference.isfinite()
+
+
+def _confirmed(measured: _Measured) -> Tensor:
+    """Return the samples whose gap and whose violation of constraints are allowed."""
+    reached = _reached(measured)
+    if measured.penalty is None:
+        return reached
+    return reached & (measured.penalty <= INFEASIBILITY * measured.allowed)
 
 
 def _settled(snapshot: Snapshot, rounding: Tensor) -> Tensor:
