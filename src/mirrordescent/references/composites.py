@@ -485,8 +485,9 @@ def _adjoint(operator: Any, x: Tensor, v: Tensor) -> Tensor:
     """Aᵀv, the derivative of ⟨Ax, v⟩ with respect to x."""
     with torch.inference_mode(False), torch.enable_grad():
         point = torch.zeros_like(x).requires_grad_()
-        image = operator.A(point)
-        return torch.autograd.grad(image, point, v.detach().clone())[0]
+        # The scalar product spares an import of torch's compiler, which a given gradient needs.
+        product = (operator.A(point) * v.detach().clone()).sum()
+        return torch.autograd.grad(product, point)[0]
 
 
 def _norm_of(operator: Any, like: Tensor, stated: float) -> float:
