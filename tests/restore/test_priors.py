@@ -17,8 +17,9 @@ from mirrordescent import cli, kernels, zoo
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.problems import RidgePrior, RidgeTable
 from mirrordescent.problems.filter_banks import bank_bound
-from mirrordescent.restore import deciding, objectives, plan_restoration
+from mirrordescent.restore import deciding, objectives, plan_restoration, prior_objective
 from mirrordescent.restore.deciding import prior_plan
+from mirrordescent.restore.degradation import Degradation
 from mirrordescent.restore.request import Request
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -131,6 +132,30 @@ def test_tiles_agree_with_the_whole_and_prove_its_gap(monkeypatch):
     true_gap = (float(batch.value[0]) - float(best.value)) / (first - float(best.value))
     assert true_gap <= tiled.gap[0] + 1e-6
     assert tiled.gap[0] < 1e-2
+
+
+@pytest.mark.parametrize("entries", [1, 700, 2**19])
+@pytest.mark.parametrize("size", [1.0, 1000.0])
+def test_the_gap_of_a_whole_image_by_its_gradient(entries, size, monkeypatch):
+    """‖∇f(x)‖²/(2μ) over f(y) − f(x) + ‖∇f(x)‖²/(2μ), in double precision and in strips."""
+    monkeypatch.setattr(prior_objective, "STRIP", entries)
+    prior = differences_prior()
+    y = size * torch.rand(2, 3, 40, 30, generator=torch.Generator().manual_seed(3))
+    sigma = torch.tensor([0.02, 0.08])
+    noisy = prior_objective.PriorObjective(y, None, Degradation(), sigma, prior).for_tiles()
+    x = noisy.y - 0.1 * noisy.problem().grad(noisy.y)
+    found = noisy.whole(x)
+    exact = md.problems.prior_denoising(noisy.y.double(), sigma.double(), prior.double())
+    value = exact.value(x.double())
+    squares = exact.grad(x.double()).square().sum((1, 2, 3))
+    for sample in range(2):
+        level = float(sigma[sample])
+        alone = md.problems.prior_denoising(noisy.y[:1].double(), level, prior.double())
+        bound = float(squares[sample]) / (2 * alone.strong_convexity())
+        start = float(exact.value(noisy.y.double())[sample])
+        gap = bound / (start - float(value[sample]) + bound)
+        assert gap <= float(found.gap[sample]) * (1 + 1e-6) <= 1.01 * gap
+    torch.testing.assert_close(found.value.double(), value, rtol=1e-6, atol=0)
 
 
 def test_the_learned_prior_is_chosen_where_it_is_ahead(monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +16,11 @@ from mirrordescent.restore.degradation import Degradation
 from mirrordescent.restore.objectives import WholeGap
 from mirrordescent.restore.tiling import Window
 
-STRIP = 256  # rows of a large image whose gradient is computed at a time
+STRIP = 2**19
+"""Number of entries of a large image whose gradient is computed at a time."""
+
+MARGIN = 1e-9
+"""Relative margin for rounding errors of sums in double precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,62 +100,28 @@ class PriorObjective:
     def whole(self, x: Tensor) -> WholeGap | None:
         """Return the gap of whole noisy images, by the gradient of the whole objective.
 
-        f(x) − min f ≤ ‖∇f(x)‖²/(2μ), where μ is the modulus of strong convexity. Value and gradient
-        are computed some rows at a time. The rounding errors of the gradient are added to its norm.
+        f(x) − min f ≤ ‖∇f(x)‖²/(2μ), where μ is the modulus of strong convexity. Values and the
+        gradient are computed in double precision, some rows at a time, and charged for their
+        rounding errors.
 
         Args:
             x: Restored images with their borders, (batch, channels, height, width).
         """
         if not self.framed:
             return None
-        y = self.y
+        prior = copy.deepcopy(self.prior).double()
         values = []
         gaps = []
-        for sample in range(len(y)):
-            value, first, bound = self._bound(x[sample], y[sample], self.sigma[sample])
-            values.append(value)
-            gaps.append(bound / max(first - value + bound, 1e-300))
+        for sample in range(len(x)):
+            sigma = float(self.sigma[sample])
+            y = self.y[sample : sample + 1]
+            here = _evaluate_strips(x[sample : sample + 1], y, prior, sigma)
+            start = _evaluate_strips(y, y, prior, sigma)
+            bound = here.gradient_norm**2 / (2 * _convexity(y, prior, sigma))
+            decrease = start.value - start.error - here.value - here.error
+            values.append(here.value)
+            gaps.append(bound / max(decrease + bound, 1e-300))
         return WholeGap(x.new_tensor(values), x.new_tensor(gaps))
-
-    def _bound(self, x: Tensor, y: Tensor, sigma: Tensor) -> tuple[float, float, float]:
-        """Return f(x), f(y) and a bound on f(x) − min f of a continued image."""
-        border = self.prior.border
-        height = y.shape[1]
-        problem = prior_denoising(y[None, :, : border + 1, : border + 1], float(sigma), self.prior)
-        convexity = problem.strong_convexity() or 0.0
-        value = 0.0
-        first = 0.0
-        squares = 0.0
-        for top in range(0, height, STRIP):
-            bottom = min(height, top + STRIP)
-            low = min(height, bottom + border)
-            value += _strip_value(x, y, top, bottom, low, self.prior, sigma)
-            first += _strip_value(y, y, top, bottom, low, self.prior, sigma)
-            high = max(0, top - border)
-            part = prior_denoising(y[None, :, high:low], float(sigma), self.prior)
-            gradient = part.grad(x[None, :, high:low])[0, :, top - high : bottom - high]
-            squares += float(gradient.double().square().sum())
-        charge = self._rounding(sigma) * (y.numel() ** 0.5)
-        norm = squares**0.5 + charge
-        return value, first, norm**2 / (2 * convexity)
-
-    def _rounding(self, sigma: Tensor) -> float:
-        """Return a bound on the rounding error of an entry of the gradient of values in [−1, 2].
-
-        A response sums one term for each entry of a filter. An entry of the gradient sums one term
-        for each entry of all filters of its channel.
-        """
-        filters = self.prior.filters
-        count, channels, rows, columns = filters.shape
-        unit = torch.finfo(filters.dtype).eps
-        profile = self.prior.term(float(sigma)).profile
-        size = filters.abs().sum((1, 2, 3))  # largest response of values up to 1
-        response_error = 2 * channels * rows * columns * unit * size
-        slope = float(profile.slopes().abs().max())
-        largest = profile.values.abs().amax(-1).reshape(-1)
-        terms = count * rows * columns * unit * largest + slope * response_error
-        absolute = filters.abs().sum((2, 3)).amax(1)
-        return float((absolute * terms).sum()) + 8 * unit
 
     @property
     def _border(self) -> int:
@@ -165,15 +137,60 @@ class PriorObjective:
         return columns, columns, rows, rows
 
 
-def _strip_value(
-    x: Tensor, y: Tensor, top: int, bottom: int, low: int, prior: RidgePrior, sigma: Tensor
-) -> float:
-    """Return the part of f(x) of some rows: their data, and the filters that begin in them."""
-    value = float((x[:, top:bottom] - y[:, top:bottom]).double().square().sum()) / 2
-    if low - top <= prior.border:
-        return value
-    term = prior.term(float(sigma))
-    return value + float(term.value(x[None, :, top:low]).double())
+class _Evaluation(NamedTuple):
+    """f(x), a bound on its rounding error, and an upper bound on ‖∇f(x)‖."""
+
+    value: float
+    error: float
+    gradient_norm: float
+
+
+def _evaluate_strips(x: Tensor, y: Tensor, prior: RidgePrior, sigma: float) -> _Evaluation:
+    """Evaluate ½‖x − y‖² + R_σ(x) and its gradient, some rows at a time.
+
+    A strip contains the filters whose first row is one of its rows. They also contribute to the
+    gradient of the rows below, which is completed by the next strip.
+
+    Args:
+        x: Image with its borders, (1, channels, height, width).
+        y: Noisy image of the same shape.
+        prior: Prior in double precision.
+        sigma: Noise level of the prior.
+    """
+    border = prior.border
+    term = prior.term(sigma)
+    _, channels, height, width = x.shape
+    rows = max(STRIP // (channels * width), border + 1)
+    value = 0.0
+    error = 0.0
+    squares = 0.0
+    gradient_error = 0.0
+    carried = x.new_zeros(1, channels, 0, width, dtype=torch.float64)
+    for top in range(0, height, rows):
+        bottom = min(height, top + rows)
+        near = x[:, :, top : bottom + border].double()
+        gradient = torch.zeros_like(near)
+        if near.shape[2] > border:
+            ridges = term.value(near)
+            value += float(ridges)
+            error += float(term.value_error(near, ridges))
+            gradient = term.add_gradient(gradient, near, 0.0)
+            gradient_error += float(term.gradient_error(near))
+        gradient[:, :, : carried.shape[2]] += carried
+        carried = gradient[:, :, bottom - top :]
+        difference = near[:, :, : bottom - top] - y[:, :, top:bottom].double()
+        value += float(difference.square().sum()) / 2
+        squares += float((gradient[:, :, : bottom - top] + difference).square().sum())
+    # Sums of the data and of squares have relative errors far below this margin.
+    error += MARGIN * value
+    return _Evaluation(value, error, squares**0.5 * (1 + MARGIN) + gradient_error)
+
+
+def _convexity(y: Tensor, prior: RidgePrior, sigma: float) -> float:
+    """Return the modulus of strong convexity, which does not depend on the size of an image."""
+    side = prior.border + 1
+    problem = prior_denoising(y[:, :, :side, :side].double(), sigma, prior)
+    return problem.strong_convexity() or 0.0
 
 
 def _continue(y: Tensor, border: int) -> Tensor:
