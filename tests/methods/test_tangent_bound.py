@@ -53,3 +53,18 @@ def test_problems_without_a_modulus_are_refused():
         TangentBound(GD(0.1)).init(torch.zeros(1, 2))
     with pytest.raises(ValueError, match="every ≥ 1"):
         TangentBound(GD(0.1), every=0)
+
+
+def test_with_a_tolerance_only_bounds_that_reach_it_are_computed():
+    problem = bowl()
+    method = TangentBound(GD(0.1), within=1e-3)
+    run = md.solve(problem, method, iterations=300, stop=md.gap(1e-3), check_every=1)
+    always = md.solve(
+        problem, TangentBound(GD(0.1)), iterations=300, stop=md.gap(1e-3), check_every=1
+    )
+    assert run.statuses == [md.Status.CONVERGED]
+    assert abs(int(run.steps[0]) - int(always.steps[0])) <= 1
+    state = method.init(problem.start(), problem)
+    assert bool(method.lower_bound(problem, state).isneginf().all())
+    with pytest.raises(ValueError, match="within"):
+        TangentBound(GD(0.1), within=0.0)

@@ -29,6 +29,7 @@ from mirrordescent.problems.filter_banks import (
     responses,
     responses_adjoint,
 )
+from mirrordescent.problems.prior_problems import ANCHOR
 
 DOUBLE = torch.float64
 
@@ -356,11 +357,11 @@ def test_inpainting_and_deblurring_are_proven_with_an_anchor():
     deblurring = prior_restoration(y, 0.05, prior, operator=Blur(gaussian_kernel(1.0).double()))
     for problem in (inpainting, deblurring):
         assert problem.convex
-        assert problem.strong_convexity() == pytest.approx(0.01)
+        assert problem.strong_convexity() == pytest.approx(ANCHOR)
         x = md.solve(problem, md.methods.LBFGS(), iterations=300).x
         gradient = problem.grad(x)
         gap = problem.value(x) - problem.bound_at(x)
-        assert bool((gap >= gradient.square().sum((1, 2, 3)) / (2 * 0.01)).all())
+        assert bool((gap >= gradient.square().sum((1, 2, 3)) / (2 * ANCHOR)).all())
         assert bool((gap < 1e-6).all())
     anchor = inpainting.parts[1]
     assert isinstance(anchor, Anchor)

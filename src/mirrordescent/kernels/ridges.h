@@ -117,19 +117,23 @@ ALWAYS_INLINE void NAME(ridge_slopes)(REAL *u, int64_t count, const REAL *b, con
     }
 }
 
-/* Add Σ φ(u) and Σ |φ(u)| to sums, where φ(u) = Σ_j c_j t_j (|u| − t_j/2) with t_j = min(|u|, b_j). */
+/* Add Σ φ(u) and Σ |φ(u)| to sums, where φ(u) = |u| Σ_j c_j t_j − Σ_j c_j t_j²/2 with t_j = min(|u|, b_j). If `slopes`, also
+   u ← φ′(u), as in ridge_slopes. */
 ALWAYS_INLINE void NAME(ridge_values)(
-    const REAL *u, int64_t count, const REAL *b, const REAL *c, int64_t pieces, double *sums) {
+    REAL *u, int64_t count, const REAL *b, const REAL *c, int64_t pieces, double *sums, int slopes) {
     double total = 0, sizes = 0;
 #pragma omp simd reduction(+ : total, sizes)
     for (int64_t i = 0; i < count; i++) {
-        REAL size = u[i] < 0 ? -u[i] : u[i], sum = 0;
+        REAL size = u[i] < 0 ? -u[i] : u[i], slope = 0, square = 0;
         for (int64_t j = 0; j < pieces; j++) {
             REAL t = b[j] < size ? b[j] : size;
-            sum += c[j] * t * (size - t / 2);
+            slope += c[j] * t;        /* rounded as in ridge_slopes */
+            square += c[j] * (t * t);
         }
-        total += (double)sum;
-        sizes += (double)(sum < 0 ? -sum : sum);
+        REAL value = size * slope - square / 2;
+        if (slopes) u[i] = u[i] < 0 ? -slope : slope;
+        total += (double)value;
+        sizes += (double)(value < 0 ? -value : value);
     }
     sums[0] += total;
     sums[1] += sizes;
@@ -177,15 +181,17 @@ static void NAME(ridge_responses)(const NAME(ridge_work) *w, const NAME(ridge_ro
         for (int64_t m = 0; m < count; m++) {
             int64_t profile = ((w->profiles == 1 ? 0 : sample) * w->filters + first + m) * pieces;
             const REAL *b = w->positions + profile, *c = w->coefficients + profile;
-            if (sums) {
-                if (pieces == 9) NAME(ridge_values)(to[m], valid, b, c, 9, sums);
-                else NAME(ridge_values)(to[m], valid, b, c, pieces, sums);
-            }
-            if (w->gradient) {
+            if (sums && w->gradient) {
+                if (pieces == 9) NAME(ridge_values)(to[m], valid, b, c, 9, sums, 1);
+                else NAME(ridge_values)(to[m], valid, b, c, pieces, sums, 1);
+            } else if (sums) {
+                if (pieces == 9) NAME(ridge_values)(to[m], valid, b, c, 9, sums, 0);
+                else NAME(ridge_values)(to[m], valid, b, c, pieces, sums, 0);
+            } else {
                 if (pieces == 9) NAME(ridge_slopes)(to[m], valid, b, c, 9);
                 else NAME(ridge_slopes)(to[m], valid, b, c, pieces);
-                memset(to[m] + valid, 0, (size_t)(room->tile - valid) * sizeof(REAL));
             }
+            if (w->gradient) memset(to[m] + valid, 0, (size_t)(room->tile - valid) * sizeof(REAL));
         }
     }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -77,9 +78,9 @@ def bank_bound(filters: Tensor, weights: Tensor | None = None, samples: int | No
     >>> 4 <= bank_bound(difference) < 4.01
     True
     """
-    w = filters.detach().double()
-    count, channels, rows, columns = w.shape
-    s = torch.ones(count, dtype=w.dtype, device=w.device) if weights is None else weights.to(w)
+    w = filters.detach().double().cpu().contiguous()
+    count, _, rows, columns = w.shape
+    s = torch.ones(count, dtype=w.dtype) if weights is None else weights.to(w).contiguous()
     if not bool((s >= 0).all()):
         raise ValueError("weights must be at least 0")
     number = samples or max(SAMPLES, 18 * max(rows, columns))
@@ -88,6 +89,15 @@ def bank_bound(filters: Tensor, weights: Tensor | None = None, samples: int | No
             f"samples must exceed {2 * (max(rows, columns) - 1)} for filters of "
             f"{rows} × {columns}, got {number}"
         )
+    return _bound_of_numbers(w.numpy().tobytes(), tuple(w.shape), s.numpy().tobytes(), number)
+
+
+@lru_cache(maxsize=128)
+def _bound_of_numbers(bank: bytes, shape: tuple[int, ...], weights: bytes, number: int) -> float:
+    """Return the bound of :func:`bank_bound`. Problems of one prior share it."""
+    w = torch.frombuffer(bytearray(bank), dtype=torch.float64).reshape(shape)
+    s = torch.frombuffer(bytearray(weights), dtype=torch.float64)
+    count, channels, rows, columns = shape
     correlations = _correlations(w, s)
     padding = (0, number - 2 * columns + 1, 0, number - 2 * rows + 1)
     periodic = F.pad(correlations, padding).roll((1 - rows, 1 - columns), (-2, -1))

@@ -17,6 +17,7 @@ from mirrordescent.problems.filter_banks import (
     responses_adjoint,
 )
 from mirrordescent.problems.profiles import RidgeProfile
+from mirrordescent.problems.ridge_evaluations import LARGEST, evaluate, recall
 from mirrordescent.problems.terms import Blocks, Term, largest
 from mirrordescent.trees import norm, sum_per_sample
 
@@ -135,15 +136,14 @@ class LearnedRidges(Term):
 
     def value(self, x: Tensor) -> Tensor:
         if self._compiled(x):
-            sums, _ = kernels.ridge_sums(x, *self._bank())
-            return self.scaled_weight * sums.to(x.dtype)
+            return self.scaled_weight * self._sums(x)[0].to(x.dtype)
         u = responses(x, self.filters)
         return self.scaled_weight * sum_per_sample(self.profile.value(u))
 
     def add_gradient(self, out: Tensor, x: Tensor, width: float | Tensor) -> Tensor:
         """Add hWᵀφ′(Wx); profiles have no kinks to be smoothed."""
         if self._compiled(x, out) and out.shape == x.shape:
-            return kernels.ridge_gradient(x, *self._bank(), out, self.scaled_weight)
+            return out + broadcast(self.scaled_weight, x) * self._kernel_gradient(x)
         slope = self.profile.derivative(responses(x, self.filters))
         return out + broadcast(self.scaled_weight, x) * responses_adjoint(slope, self.filters)
 
@@ -168,8 +168,7 @@ class LearnedRidges(Term):
         error = error + sum_error(2 * constants.spread * image.square(), 8 * pieces)
         places = len(self.filters) * x.shape[-1] * x.shape[-2]
         if self._compiled(x):
-            _, sums = kernels.ridge_sums(x, *self._bank())
-            sizes = sums.to(x.dtype)
+            sizes = self._sums(x)[1].to(x.dtype)
         else:
             sizes = sum_per_sample(self.profile.value(responses(x, self.filters)).abs())
         return 1.01 * largest(self.scaled_weight) * (error + sum_error(sizes, places))
@@ -210,6 +209,24 @@ class LearnedRidges(Term):
         if isinstance(self.weight, Tensor):
             tensors.append(self.weight)
         return not kernels.tracked(*tensors)
+
+    def _sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Σφ(Wx) and Σ|φ(Wx)| by the kernel, and keep the gradient for its next use."""
+        if x.numel() > LARGEST:
+            return kernels.ridge_sums(x, *self._bank())
+        evaluation = evaluate(x, self._bank())
+        return evaluation.sums, evaluation.sizes
+
+    def _kernel_gradient(self, x: Tensor) -> Tensor:
+        """Return Wᵀφ′(Wx) by the kernel."""
+        bank = self._bank()
+        known = recall(x, bank)
+        if known is not None:
+            return known.gradient
+        if x.dtype == torch.float64 and x.numel() <= LARGEST:
+            # Bounds are computed in double precision, and need the value as well.
+            return evaluate(x, bank).gradient
+        return kernels.ridge_gradient(x, *bank, torch.zeros_like(x))
 
     def _bank(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the filters, and the positions and coefficients of their profiles."""

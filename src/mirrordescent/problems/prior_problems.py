@@ -14,7 +14,7 @@ from mirrordescent.problems.ridge_priors import RidgePrior
 from mirrordescent.problems.terms import Term
 from mirrordescent.problems.tv import fill_holes
 
-ANCHOR = 0.01
+ANCHOR = 0.002
 """Default weight of the quadratic term of :func:`prior_restoration`."""
 
 

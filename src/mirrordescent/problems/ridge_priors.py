@@ -88,15 +88,16 @@ class RidgeTable(Part, nn.Module):
 class RidgePrior(Part, nn.Module):
     """A learned prior of pictures with values from 0 to 1, for all noise levels.
 
-    It has one filter bank and two tables of profiles. Those of ``weak`` are weakly convex, and made
-    for denoising: ½‖x − y‖² + R_σ(x) is strongly convex, although R_σ is not convex. Those of
-    ``convex`` are convex, and made for data terms that are not strongly convex, such as those of
-    inpainting and deblurring.
+    It has two tables of profiles. Those of ``weak`` are weakly convex, and made for denoising:
+    ½‖x − y‖² + R_σ(x) is strongly convex, although R_σ is not convex. Those of ``convex`` are
+    convex, and made for data terms that are not strongly convex, such as those of inpainting and
+    deblurring.
 
     Args:
         filters: Filters, (count, channels, rows, columns).
         weak: Weakly convex profiles.
         convex: Convex profiles; None if there are none.
+        convex_filters: Filters of the convex profiles; by default ``filters``.
     """
 
     kind = "prior"
@@ -104,12 +105,30 @@ class RidgePrior(Part, nn.Module):
     filters: Tensor
     weak: RidgeTable
     convex: RidgeTable | None
+    convex_filters: Tensor | None
 
-    def __init__(self, filters: Tensor, weak: RidgeTable, convex: RidgeTable | None = None) -> None:
+    def __init__(
+        self,
+        filters: Tensor,
+        weak: RidgeTable,
+        convex: RidgeTable | None = None,
+        convex_filters: Tensor | None = None,
+    ) -> None:
         super().__init__()
+        if convex_filters is not None and convex_filters.shape[1] != filters.shape[1]:
+            raise ValueError(
+                f"convex_filters must have {filters.shape[1]} channels, like filters, "
+                f"got {convex_filters.shape[1]}"
+            )
         self.register_buffer("filters", filters)
+        self.register_buffer("convex_filters", convex_filters)
         self.weak = weak
         self.convex = convex
+
+    @property
+    def convex_bank(self) -> Tensor:
+        """The filters of the convex profiles."""
+        return self.filters if self.convex_filters is None else self.convex_filters
 
     @property
     def channels(self) -> int:
@@ -119,7 +138,7 @@ class RidgePrior(Part, nn.Module):
     @property
     def border(self) -> int:
         """Number of pixels by which pictures are continued for the regularisation of the border."""
-        return max(self.filters.shape[-2:]) - 1
+        return max(*self.filters.shape[-2:], *self.convex_bank.shape[-2:]) - 1
 
     def term(
         self, sigma: float | Tensor, convex: bool = False, weight: float | Tensor = 1.0
@@ -138,4 +157,5 @@ class RidgePrior(Part, nn.Module):
                 "this prior has no convex profiles, which inpainting, deblurring and upsampling "
                 "need: use prior='tv' or another prior"
             )
-        return LearnedRidges(self.filters, table.at(sigma), weight)
+        filters = self.convex_bank if convex else self.filters
+        return LearnedRidges(filters, table.at(sigma), weight)

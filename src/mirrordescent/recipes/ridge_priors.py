@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -35,10 +35,22 @@ from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.data import bsds500, pictures
 from mirrordescent.learn.checkpoint import RunFolder
 from mirrordescent.methods import PDHG
-from mirrordescent.problems import RidgePrior, RidgeProfile, RidgeTable, TVDenoising
+from mirrordescent.problems import (
+    LearnedRidges,
+    RidgePrior,
+    RidgeProfile,
+    RidgeTable,
+    TVDenoising,
+)
 from mirrordescent.problems.filter_banks import responses, responses_adjoint
+from mirrordescent.recipes.degraded_patches import (
+    DEGRADATIONS,
+    MARGIN,
+    Degrade,
+    DegradedPatches,
+)
 from mirrordescent.solving import solve
-from mirrordescent.trees import dot, per_sample
+from mirrordescent.trees import dot, per_sample, sum_per_sample
 
 BSDS_TERMS = (
     "The training part of BSDS500; its validation part for the validation. Published by "
@@ -52,8 +64,6 @@ PIECES = 9
 """Number of pieces of every profile."""
 CHECKED = (0.02, 0.05, 0.1)
 """Noise levels of the validation."""
-MARGIN = 3
-"""Width of the border of a patch that does not count, because few filters fit there."""
 CROP = 160
 """Side of the pictures of the validation."""
 AVERAGING = 0.998
@@ -62,6 +72,12 @@ TV_WEIGHTS = (1.4, 2.0, 2.8)
 """Weights of total variation that are tried for the comparison, in units of the noise level."""
 
 
+WEAK_KINDS: tuple[Degrade, ...] = ("noise",)
+"""Degradations from which weakly convex profiles are learned."""
+CONVEX_KINDS: tuple[Degrade, ...] = ("noise", "holes", "holes", "blur", "blur")
+"""Degradations from which convex profiles are learned; repeated ones are drawn more often."""
+HARDER: dict[Degrade, float] = {"noise": 1.0, "holes": 2.5, "blur": 2.0}
+"""Factors of the iterations of the lower level."""
 VALIDATION_PICTURES = 8
 """Largest number of pictures of the validation."""
 
@@ -74,13 +90,19 @@ class LearningRates:
     profiles: float = 4e-2
 
 
+LATER_RATES = LearningRates(filters=5e-4, profiles=2e-2)
+"""First learning rates of runs that start from a learned prior."""
+
+
 @dataclass(frozen=True)
 class PriorSettings:
     """Settings of the learning of a prior.
 
     Args:
         channels: Number of channels: 3 for colour, 1 for grey pictures.
-        minutes: Duration, of which a quarter is spent on the convex profiles.
+        minutes: Duration.
+        convex_share: Share of the duration that is spent on the convex profiles. With 1, the weakly
+            convex ones stay as they were at the start.
         modulus: Largest modulus ρ < 1 of weak convexity at the sampled frequencies.
         steepest: Largest slope of profiles. Larger slopes need more iterations.
         size: Side of the filters, an odd number.
@@ -95,6 +117,7 @@ class PriorSettings:
 
     channels: int = 3
     minutes: float = 65.0
+    convex_share: float = 0.25
     modulus: float = 0.9
     steepest: float = 10.0
     size: int = 7
@@ -109,6 +132,8 @@ class PriorSettings:
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, got {self.channels}")
+        if not 0 <= self.convex_share <= 1:
+            raise ValueError(f"convex_share must lie between 0 and 1, got {self.convex_share}")
         if not 0 <= self.modulus < 1:
             raise ValueError(f"modulus must be at least 0 and less than 1, got {self.modulus}")
         if self.size % 2 == 0 or self.size < 3:
@@ -129,7 +154,7 @@ class PriorParameters(nn.Module):
     Args:
         settings: Settings.
         modulus: ρ.
-        filters: Filters that stay as they are; None for filters to be learned.
+        filters: First filters; by default those of a discrete cosine transform.
         scales: First scales aₖ; by default the norms of the filters.
     """
 
@@ -147,10 +172,8 @@ class PriorParameters(nn.Module):
         sizes = first.flatten(1).norm(dim=1) * settings.size
         if filters is None:
             generator = torch.Generator().manual_seed(settings.seed)
-            noise = 0.002 * torch.randn(first.shape, generator=generator)
-            self.raw = nn.Parameter(first + noise)
-        else:
-            self.register_buffer("raw", filters)
+            filters = first + 0.002 * torch.randn(first.shape, generator=generator)
+        self.raw = nn.Parameter(filters.clone())
         self.shapes = nn.Parameter(_first_shapes(modulus, self.steepest).repeat(len(first), 1))
         self.shape_changes = nn.Parameter(torch.zeros(len(LEVELS), len(first), PIECES))
         self.scales = nn.Parameter(sizes.log() if scales is None else scales.clone())
@@ -161,7 +184,29 @@ class PriorParameters(nn.Module):
 
     nodes: Tensor
     levels: Tensor
-    raw: Tensor
+
+    @torch.no_grad()
+    def start_from(self, filters: Tensor, table: RidgeTable) -> None:
+        """Set the parameters so that they give the filters and profiles of a learned prior."""
+        shape = (len(self.levels), *self.shapes.shape)
+        if filters.shape != self.raw.shape or table.heights.shape != shape:
+            raise ValueError(
+                f"the prior to start from must have filters of shape {tuple(self.raw.shape)} and "
+                f"profiles of shape {shape}, got {tuple(filters.shape)} and "
+                f"{tuple(table.heights.shape)}"
+            )
+        self.raw.copy_(filters)
+        self.levels.copy_(table.levels)
+        self.nodes.copy_(table.nodes)
+        widths = torch.cat([self.nodes[:1], self.nodes.diff()])
+        heights = F.pad(table.heights, (1, 0))
+        range_ = self.modulus + self.steepest
+        shares = (heights.diff(dim=-1) / widths + self.modulus) / range_
+        shapes = shares.clamp(1e-4, 1 - 1e-4).logit()
+        self.shapes.copy_(shapes.mean(0))
+        self.shape_changes.copy_(shapes - self.shapes)
+        self.scales.copy_(table.scales.mean(0))
+        self.scale_changes.copy_(table.scales - self.scales)
 
     def filters(self) -> Tensor:
         """Return filters with mean 0 whose symbol is at most 1 at sampled frequencies."""
@@ -222,19 +267,40 @@ def denoise(y: Tensor, filters: Tensor, profile: RidgeProfile, iterations: int) 
 
     Filters must have a norm of at most 1.
     """
+    return restore_patches(lambda x: x, y, y, filters, profile, iterations)
+
+
+def restore_patches(
+    normal: Callable[[Tensor], Tensor],
+    right: Tensor,
+    start: Tensor,
+    filters: Tensor,
+    profile: RidgeProfile,
+    iterations: int,
+) -> Tensor:
+    """Return ½⟨x, Hx⟩ − ⟨b, x⟩ + Σφ(Wx) minimised by accelerated gradient steps with restarts.
+
+    Args:
+        normal: The map x ↦ Hx, with a norm of at most about 1.
+        right: b.
+        start: First point.
+        filters: Filters with a norm of at most 1.
+        profile: Profiles, the same for all patches or one for each.
+        iterations: Number of steps.
+    """
+    term = LearnedRidges(filters, profile)
     steepest = profile.slopes().flatten(1).amax(-1) if profile.values.ndim == 3 else None
     if steepest is None:
-        steepest = profile.slopes().max().expand(len(y))
-    length = per_sample(1 / (1 + steepest.clamp(min=0)), y)
-    x = y
-    ahead = y
+        steepest = profile.slopes().max().expand(len(start))
+    length = per_sample(1 / (1 + steepest.clamp(min=0)), start)
+    x = start
+    ahead = start
     theta = torch.ones_like(length)
     for _ in range(iterations):
-        slope = profile.derivative(responses(ahead, filters))
-        g = ahead - y + responses_adjoint(slope, filters)
+        g = term.add_gradient(normal(ahead) - right, ahead, 0.0)
         new = ahead - length * g
         change = new - x
-        theta = torch.where(per_sample(dot(g, change), y) > 0, 1.0, theta)
+        theta = torch.where(per_sample(dot(g, change), start) > 0, 1.0, theta)
         grown = (1 + (1 + 4 * theta.square()).sqrt()) / 2
         ahead = new + (theta - 1) / grown * change
         x = new
@@ -243,9 +309,14 @@ def denoise(y: Tensor, filters: Tensor, profile: RidgeProfile, iterations: int) 
 
 
 def solve_hessian(
-    x: Tensor, right: Tensor, filters: Tensor, profile: RidgeProfile, iterations: int
+    normal: Callable[[Tensor], Tensor],
+    x: Tensor,
+    right: Tensor,
+    filters: Tensor,
+    profile: RidgeProfile,
+    iterations: int,
 ) -> Tensor:
-    """Return (I + Wᵀ diag(φ″(Wx)) W)⁻¹ applied to ``right``, by conjugate gradients."""
+    """Return (H + Wᵀ diag(φ″(Wx)) W)⁻¹ applied to ``right``, by conjugate gradients."""
     curvature = profile.curvature(responses(x, filters))
     v = torch.zeros_like(right)
     residual = right
@@ -253,7 +324,8 @@ def solve_hessian(
     square = dot(residual, residual)
     tiny = torch.finfo(right.dtype).tiny
     for _ in range(iterations):
-        image = direction + responses_adjoint(curvature * responses(direction, filters), filters)
+        image = responses_adjoint(curvature * responses(direction, filters), filters)
+        image = image + normal(direction)
         length = per_sample(square / dot(direction, image).clamp(min=tiny), v)
         v = v + length * direction
         residual = residual - length * image
@@ -264,40 +336,34 @@ def solve_hessian(
 
 
 def backpropagate(
-    clean: Tensor,
-    noisy: Tensor,
-    sigma: Tensor,
-    parameters: PriorParameters,
-    rounds: tuple[int, int],
+    patches: DegradedPatches, parameters: PriorParameters, rounds: tuple[int, int]
 ) -> Tensor:
     """Add the gradient of the loss to all parameters, and return the squared errors (batch,).
 
-    The loss is Σ log(e + e₀(σ)/2) of the mean squared errors e, where e₀ is the error of a typical
-    picture. So all noise levels count alike, and flat patches do not dominate.
+    The loss is the mean of ½ log(e + e₀/2) over the patches, with their mean squared errors e and
+    the error e₀ of a typical picture. So all degradations count alike, and flat patches do not
+    dominate.
 
     Args:
-        clean: Patches.
-        noisy: Patches with noise.
-        sigma: Noise levels, (batch,).
+        patches: Degraded patches.
         parameters: Filters and profiles.
         rounds: Iterations of the lower level and of conjugate gradients.
     """
     filters = parameters.filters()
-    profile = parameters.table().at(sigma)
+    profile = parameters.table().at(patches.sigma)
     with torch.no_grad():
         fixed = RidgeProfile(profile.positions.detach(), profile.values.detach())
         bank = filters.detach()
-        x = denoise(noisy, bank, fixed, rounds[0])
-        inner = (..., slice(MARGIN, -MARGIN), slice(MARGIN, -MARGIN))
-        error = torch.zeros_like(x)
-        error[inner] = (x - clean)[inner]
-        square = error[inner].square().mean((1, 2, 3))
-        typical = 0.028 * sigma.pow(1.5)
-        loss_gradient = per_sample(1 / (square + typical / 2), error) * error
-        v = solve_hessian(x, loss_gradient, bank, fixed, rounds[1])
+        start = patches.start
+        x = restore_patches(patches.normal, patches.right, start, bank, fixed, rounds[0])
+        error = (x - patches.clean) * patches.counted
+        count = patches.counted.sum((1, 2, 3)) * x.shape[1]
+        square = sum_per_sample(error.square()) / count
+        scale = 1 / ((square + patches.typical / 2) * count * len(x))
+        v = per_sample(scale, error) * error
+        v = solve_hessian(patches.normal, x, v, bank, fixed, rounds[1])
     pull = responses(v, filters) * profile.derivative(responses(x, filters))
-    loss = -pull.sum() / (len(x) * x[0].numel())
-    torch.autograd.backward([loss])
+    torch.autograd.backward([-pull.sum()])
     return square
 
 
@@ -305,7 +371,7 @@ def backpropagate(
 
 
 class Patches:
-    """Random patches of pictures with random noise levels, turned and mirrored at random."""
+    """Random patches of pictures, turned and mirrored at random."""
 
     def __init__(self, pictures: Sequence[Tensor], settings: PriorSettings) -> None:
         self.pictures = [each for each in pictures if min(each.shape[-2:]) > settings.patch]
@@ -315,8 +381,8 @@ class Patches:
             )
         self.settings = settings
 
-    def draw(self, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Return clean patches, noisy patches and noise levels."""
+    def draw(self, generator: Generator) -> Tensor:
+        """Return a batch of patches."""
         side = self.settings.patch
         patches = []
         for _ in range(self.settings.batch):
@@ -327,13 +393,7 @@ class Patches:
             turns = _whole(4, generator)
             patch = patch.rot90(turns, (-2, -1))
             patches.append(patch.flip(-1) if _whole(2, generator) else patch)
-        clean = torch.stack(patches)
-        share = torch.rand(len(clean), generator=generator)
-        sigma = 0.01 * torch.exp(share * math.log(20.0))
-        low = torch.rand(len(clean), generator=generator) < 0.15
-        sigma = torch.where(low, 0.003 * torch.exp(share * math.log(7.0)), sigma)
-        noise = torch.randn(clean.shape, generator=generator)
-        return clean, clean + per_sample(sigma, clean) * noise, sigma
+        return torch.stack(patches)
 
 
 class PriorLearning:
@@ -345,6 +405,7 @@ class PriorLearning:
         settings: Settings.
         folder: Folder for checkpoints and the log.
         resume: Whether to continue a run that is found in the folder.
+        start: Prior to start from; None for filters of a discrete cosine transform.
     """
 
     def __init__(
@@ -354,8 +415,10 @@ class PriorLearning:
         settings: PriorSettings,
         folder: Path,
         resume: bool = True,
+        start: RidgePrior | None = None,
     ) -> None:
         self.settings = settings
+        self.start = start
         self.patches = Patches([_bytes(each, settings.channels) for each in pictures], settings)
         self.crops = _central_crops(held_out, settings)
         self.folder = RunFolder(folder)
@@ -366,29 +429,38 @@ class PriorLearning:
     def run(self, progress: bool | None = None) -> tuple[RidgePrior, list[dict[str, object]]]:
         """Return the prior, and the records of the two stages."""
         with self.folder.lock():
-            shares = {"weak": 0.75, "convex": 0.25}
             parameters = PriorParameters(self.settings, self.settings.modulus)
-            weak, weak_record = self._stage("weak", parameters, shares, progress)
+            if self.start is not None:
+                parameters.start_from(self.start.filters, self.start.weak)
+            weak, weak_record = self._stage("weak", parameters, progress)
             filters = weak.filters().detach()
             parameters = PriorParameters(self.settings, 0.0, filters, weak.scales.detach())
-            convex, convex_record = self._stage("convex", parameters, shares, progress)
+            if self.start is not None and self.start.convex is not None:
+                parameters.start_from(self.start.convex_bank, self.start.convex)
+            convex, convex_record = self._stage("convex", parameters, progress)
         for sigma, value in validate_total_variation(self.crops).items():
             for record in (weak_record, convex_record):
                 cast("dict[str, dict[str, float]]", record["validation"])[sigma]["tv"] = value
         with torch.no_grad():
-            prior = RidgePrior(filters, weak.table(), convex.table())
+            bank = convex.filters().detach()
+            prior = RidgePrior(filters, weak.table(), convex.table(), bank)
         return prior.requires_grad_(False), [weak_record, convex_record]
 
     def _stage(
         self,
         name: str,
         parameters: PriorParameters,
-        shares: dict[str, float],
         progress: bool | None,
     ) -> tuple[PriorParameters, dict[str, object]]:
-        """Learn some parameters for a share of the time; return their running means."""
+        """Learn some parameters for a share of the time; return their running means.
+
+        The weakly convex profiles learn to denoise. The convex ones also learn to fill holes and to
+        undo blur, for which they are used.
+        """
         settings = self.settings
-        total = 60 * settings.minutes * shares[name]
+        share_of_time = settings.convex_share if name == "convex" else 1 - settings.convex_share
+        total = 60 * settings.minutes * share_of_time
+        kinds = CONVEX_KINDS if name == "convex" else WEAK_KINDS
         optimiser = torch.optim.Adam(_groups(parameters, settings), betas=(0.9, 0.99))
         first_rates = [group["lr"] for group in optimiser.param_groups]
         mean = {key: value.detach().clone() for key, value in parameters.state_dict().items()}
@@ -404,11 +476,12 @@ class PriorLearning:
                 factor = warm * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
                 for group, rate in zip(optimiser.param_groups, first_rates, strict=True):
                     group["lr"] = rate * factor
-                clean, noisy, sigma = self.patches.draw(generator)
-                iterations = settings.iterations if share < 0.5 else int(1.4 * settings.iterations)
+                kind = kinds[_whole(len(kinds), generator)]
+                degraded = DEGRADATIONS[kind](self.patches.draw(generator), generator)
+                more = HARDER[kind] * (1.0 if share < 0.5 else 1.4)
+                rounds = (int(more * settings.iterations), int(HARDER[kind] ** 0.5 * settings.solves))
                 optimiser.zero_grad()
-                rounds = (iterations, settings.solves)
-                backpropagate(clean, noisy, sigma, parameters, rounds)
+                backpropagate(degraded, parameters, rounds)
                 optimiser.step()
                 state.steps += 1
                 decay = min(AVERAGING, (state.steps + 1) / (state.steps + 10))
@@ -433,6 +506,9 @@ class PriorLearning:
         """Measure the validation, append it to the log, and return it."""
         with torch.no_grad():
             results = validate(self.crops, parameters.filters(), parameters.table())
+            if stage == "convex":
+                half = self.crops[: (len(self.crops) + 1) // 2]
+                results |= validate_restoration(half, parameters.filters(), parameters.table())
         line = {"stage": stage, "steps": state.steps, "seconds": round(state.seconds)}
         with (self.folder.path / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps({**line, "psnr": results}) + "\n")
@@ -530,6 +606,29 @@ def validate(
     return results
 
 
+def validate_restoration(
+    crops: Tensor, filters: Tensor, table: RidgeTable, iterations: int = 60
+) -> dict[str, dict[str, float]]:
+    """Return the PSNR of crops with filled holes and of sharpened crops, in decibels.
+
+    The degradations are those of learning, with other random numbers.
+    """
+    results: dict[str, dict[str, float]] = {}
+    for kind in ("holes", "blur"):
+        degraded = DEGRADATIONS[kind](crops, torch.Generator().manual_seed(2))
+        values = {"start": degraded.start}
+        profile = table.at(degraded.sigma)
+        values["prior"] = restore_patches(
+            degraded.normal, degraded.right, degraded.start, filters, profile, iterations
+        )
+        count = degraded.counted.sum((1, 2, 3)) * crops.shape[1]
+        results[kind] = {}
+        for name, x in values.items():
+            square = sum_per_sample(((x - crops) * degraded.counted).square()) / count
+            results[kind][name] = round(float((-10 * square.log10()).mean()), 3)
+    return results
+
+
 def validate_total_variation(crops: Tensor) -> dict[str, float]:
     """Return the PSNR of total variation by noise level, for comparison with :func:`validate`.
 
@@ -623,6 +722,7 @@ def learn_from(
     settings: PriorSettings,
     *,
     resume: bool = True,
+    start: RidgePrior | None = None,
     directory: Path | None = None,
     progress: bool | None = None,
 ) -> tuple[Path, dict[str, dict[str, float]]]:
@@ -635,6 +735,7 @@ def learn_from(
         folder: Folder for checkpoints and the log.
         settings: Settings.
         resume: Whether to continue an interrupted run.
+        start: Prior to start from.
         directory: Folder of the data sets.
         progress: Whether to show a progress bar.
 
@@ -649,7 +750,7 @@ def learn_from(
         training = pictures(source, "train", directory)
         held_out = pictures(source, "test", directory)
         terms = f"{len(training) + len(held_out)} pictures of {Path(source).name}"
-    learning = PriorLearning(training, held_out, settings, folder, resume)
+    learning = PriorLearning(training, held_out, settings, folder, resume, start)
     prior, stages = learning.run(progress)
     path = zoo.save(prior, out, prior_card(Path(out).name, prior, stages, terms))
     return path, cast("dict[str, dict[str, float]]", stages[0]["validation"])

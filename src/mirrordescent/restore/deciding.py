@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mirrordescent import kernels, zoo
 from mirrordescent._internal.suggestions import require_known
@@ -36,16 +38,14 @@ DENOISING_METHOD = "photo-prior-denoise"  # entry of the learned steps
 DEBLURRING = 0.27
 UPSAMPLING = 0.1
 LEAST_NOISE = 0.004  # assumed where an operator is undone, which amplifies the smallest errors
-# Iterations of the method of a prior, and when it computes a bound.
+# Iterations of the method of a prior, and the steps before its first bound.
 PRIOR_ITERATIONS: dict[Task, int] = {
     "denoise": 100,
     "inpaint": 300,
     "deblur": 300,
     "upsample": 300,
 }
-FIRST_BOUND = 8
-BOUND_EVERY = 2
-LOOSE = 5e-3  # a tolerance that is reached before the first bound of the learned steps is due
+FIRST_BOUND = 4
 
 
 def require_prior(prior: PriorLike) -> None:
@@ -83,9 +83,9 @@ def load_prior(prior: PriorLike, channels: int) -> RidgePrior | None:
             if prior == AUTO:
                 return None
             raise ValueError(f"there is no learned prior for photographs of {channels} channels")
-        loaded = zoo.load(entry)
+        loaded = _load(entry)
     elif isinstance(prior, (str, Path)):
-        loaded = zoo.load(prior)
+        loaded = _load(prior)
     else:
         loaded = prior
     if not isinstance(loaded, RidgePrior):
@@ -129,7 +129,8 @@ def prior_objective(
     least = 0.0 if request.task == "denoise" else LEAST_NOISE
     sigma = [request.strength * max(level, least) for level in levels]
     noise = torch.tensor(sigma, dtype=y.dtype, device=y.device)
-    return PriorObjective(y, mask, request.degradation, noise, prior.to(y))
+    # A copy, because a loaded prior is shared.
+    return PriorObjective(y, mask, request.degradation, noise, copy.deepcopy(prior).to(y))
 
 
 def prior_plan(request: Request, plan: RestorationPlan) -> RestorationPlan:
@@ -139,15 +140,14 @@ def prior_plan(request: Request, plan: RestorationPlan) -> RestorationPlan:
         request: What is to be done.
         plan: Plan for total variation.
     """
-    method: Method[Any] = TangentBound(RidgeMomentum(1.0, 0.7), FIRST_BOUND, BOUND_EVERY)
+    steps: Method[Any] = RidgeMomentum(1.0, 0.7)
     label = "ridge-momentum"
     if request.task == "denoise":
-        learned = zoo.load(DENOISING_METHOD)
+        learned = _load(DENOISING_METHOD)
         assert isinstance(learned, TangentBound)
-        method = learned
+        steps = learned.method
         label = DENOISING_METHOD
-        if plan.tolerance >= LOOSE:
-            method = TangentBound(learned.method, FIRST_BOUND, BOUND_EVERY)
+    method = TangentBound(steps, FIRST_BOUND, within=plan.tolerance)
     iterations = plan.requested_iterations or PRIOR_ITERATIONS[request.task]
     if plan.fused:
         kernels.library()  # raises an error if there are no compiled kernels
@@ -157,7 +157,7 @@ def prior_plan(request: Request, plan: RestorationPlan) -> RestorationPlan:
         method=method,
         iterations=iterations,
         then="",
-        check_every=BOUND_EVERY,
+        check_every=1,
         fused=None if plan.fused else plan.fused,
     )
 
@@ -179,6 +179,18 @@ def degraded_variation(y: Tensor, request: Request, level: float) -> DegradedVar
 def _operator_weight(degradation: Degradation, level: float) -> float:
     factor = UPSAMPLING if degradation.kernel is None else DEBLURRING
     return factor * RULE * level**POWER
+
+
+def _load(entry: str | Path) -> nn.Module:
+    """Load an entry; one that was loaded before and has not changed is not read again."""
+    path = zoo.path_of(entry)
+    stat = path.stat()
+    return _load_file(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=8)
+def _load_file(path: Path, changed: int, size: int) -> nn.Module:
+    return zoo.load(path)
 
 
 def _is_file(prior: str) -> bool:
