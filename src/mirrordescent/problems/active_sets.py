@@ -21,6 +21,7 @@ def polish_active_set(
     z: Tensor,
     rho: Tensor,
     rounds: int,
+    samples: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Predict active sets, solve their systems and correct them, for all problems at once.
 
@@ -41,6 +42,7 @@ def polish_active_set(
         z: Images of the iterate, (batch, rows).
         rho: Penalties, (rows,).
         rounds: Number of corrections.
+        samples: Samples to solve, (batch,) bool; all by default.
 
     Returns:
         Multipliers, images and the samples for which they are solutions.
@@ -50,7 +52,10 @@ def polish_active_set(
     best_z = z.clone()
     left = torch.arange(len(y), device=y.device)
     shifted = z + y / rho
-    for _ in range(rounds + 1):
+    if samples is not None:
+        left = left[samples]
+        shifted = shifted[samples]
+    for _ in range(rounds + 1 if len(left) else 0):
         low = program.low[left]
         high = program.high[left]
         part = Schur(schur.S if schur.S.ndim == 2 else schur.S[left], schur.centre[left])
@@ -88,8 +93,8 @@ def trajectory(
     y = torch.zeros_like(z)
     for _ in range(0, steps, every):
         rho = torch.full((program.rows,), size, dtype=torch.float64, device=z.device)
-        K, M = program.factor(rho)
-        bias = -matvec(program.C, matvec(K, program.g))
+        K, M = program.matrices.factor(rho)
+        bias = -matvec(program.matrices.C, matvec(K, program.g))
         primal = dual = 0.0
         for _ in range(every if program.rows else 0):
             v = 1.6 * (bias + matvec(M, rho * z - y)) - 0.6 * z
