@@ -22,7 +22,7 @@ def admm_run(method: ADMM, problem: Problem, oracle: Oracle) -> Run[ADMMState] |
     .. code-block:: none
 
         z  = min(max(w, low), high)
-        w⁺ = α(b − CKCᵀR(w − 2z)) + w − αz
+        w⁺ = αb + (I − αCKCᵀR)(w − 2z) + (2 − α)z
 
     Only samples that are not solved exactly are iterated.
     """
@@ -55,15 +55,14 @@ def _iterate(state: ADMMState, alphas: list[float]) -> ADMMState:
     low = work.low[left]
     high = work.high[left]
     w = state.z[left].to(rho) + state.y[left].to(rho) / rho
-    matrix = work.parts.MR.mT
     z = torch.empty_like(w)
     turned = torch.empty_like(w)
     ahead = torch.empty_like(w)
     for alpha in alphas:
         torch.clamp(w, low, high, out=z)
         torch.sub(w, z, alpha=2, out=turned)
-        torch.addmm(bias, turned, matrix, beta=alpha, alpha=-alpha, out=ahead)
-        ahead.add_(w).sub_(z, alpha=alpha)
+        torch.addmm(bias, turned, work.parts.relaxed(alpha), beta=alpha, out=ahead)
+        ahead.add_(z, alpha=2 - alpha)
         w, ahead = ahead, w
     torch.clamp(w, low, high, out=z)
     new_z = z.to(state.z)

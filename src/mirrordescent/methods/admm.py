@@ -66,8 +66,14 @@ class PenaltyMatrices:
         self.rho = penalties.to(dtype)
         self.M = M.to(dtype)
         self.KC = K @ matrices.C.mT
-        self.MR = self.M * self.rho
-        """CKCᵀR, by which w is multiplied."""
+        self._relaxed: dict[float, Tensor] = {}
+
+    def relaxed(self, alpha: float) -> Tensor:
+        """Return (I − αCKCᵀR)ᵀ for a run, computed once for every over-relaxation α."""
+        if alpha not in self._relaxed:
+            identity = torch.eye(len(self.rho)).to(self.M)
+            self._relaxed[alpha] = (identity - alpha * self.M * self.rho).mT.contiguous()
+        return self._relaxed[alpha]
 
 
 class DenseWork:

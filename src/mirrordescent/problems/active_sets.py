@@ -56,9 +56,14 @@ def polish_active_set(
         left = left[samples]
         shifted = shifted[samples]
     for _ in range(rounds + 1 if len(left) else 0):
-        low = program.low[left]
-        high = program.high[left]
-        part = Schur(schur.S if schur.S.ndim == 2 else schur.S[left], schur.centre[left])
+        low = program.low
+        high = program.high
+        part = schur
+        if len(left) < len(y):
+            low = low[left]
+            high = high[left]
+            S = schur.S if schur.S.ndim == 2 else schur.S[left]
+            part = Schur(S, schur.centre[left])
         above = shifted >= high
         below = shifted <= low
         new_y = _solve_active(part, above | below, torch.where(above, high, low))
@@ -145,11 +150,11 @@ def _verified(
     low: Tensor, high: Tensor, image: Tensor, y: Tensor, above: Tensor, below: Tensor
 ) -> Tensor:
     """Return the samples that satisfy all optimality conditions up to rounding, (batch,)."""
-    scale = FEASIBLE * (1 + image.abs().amax(-1, keepdim=True))
-    inside = ((image <= high + scale) & (image >= low - scale)).all(-1)
+    scale = FEASIBLE * (1 + image.abs().amax(-1))
+    outside = torch.maximum(image - high, low - image).amax(-1)
     at_bound = torch.where(above, high, low)
-    reached = ((image - at_bound).abs() <= scale) | ~(above | below)
-    size = FEASIBLE * y.abs().amax(-1, keepdim=True)
-    fixed = low == high
-    signs = torch.where(above, y >= -size, torch.where(below, y <= size, y == 0)) | fixed
-    return inside & reached.all(-1) & signs.all(-1)
+    missed = torch.where(above | below, (image - at_bound).abs(), 0.0).amax(-1)
+    wrong = torch.where(above, -y, torch.where(below, y, y.abs()))
+    wrong = torch.where(low == high, 0.0, wrong).amax(-1)
+    size = FEASIBLE * y.abs().amax(-1)
+    return (outside <= scale) & (missed <= scale) & (wrong <= size)

@@ -46,6 +46,7 @@ class _Shared:
 
     def __init__(self) -> None:
         self._matrices: ProgramMatrices | None = None
+        self._kinds: tuple[Tensor, ...] = ()
         self._equal: Tensor | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
@@ -62,19 +63,24 @@ class _Shared:
         u: Tensor,
     ) -> ProgramMatrices:
         """Return the matrices of a program, computed once for P, A and the kinds of rows."""
-        equal = l == u
-        free = (l == -math.inf) & (u == math.inf)
-        if equal.ndim == 2:
-            equal = equal.all(0)
-            free = free.all(0)
+        kinds = (l == u, l == -math.inf, u == math.inf)
         kept = self._matrices
-        if kept is not None and kept.fits(P, A, equal, free):
-            return kept
+        if kept is not None and kept.fits(P, A):
+            if all(map(torch.equal, kinds, self._kinds)):
+                return kept
+        equal, unbounded_below, unbounded_above = (
+            each.all(0) if each.ndim == 2 else each for each in kinds
+        )
+        free = unbounded_below & unbounded_above
+        if kept is not None and kept.fits(P, A):
+            if torch.equal(equal, kept.equal) and torch.equal(free, kept.free):
+                return kept
         differentiated = A.requires_grad or (P is not None and P.requires_grad)
         if differentiated or A.is_inference():
             return ProgramMatrices(P, A, equal, free)
         with torch.inference_mode(False):
             self._matrices = ProgramMatrices(P, A, equal, free)
+        self._kinds = kinds
         return self._matrices
 
     def convexity(self, P: Tensor | None, A: Tensor, equal: Tensor) -> tuple[float, float]:
@@ -175,7 +181,8 @@ class QP(Problem, SaddlePoint):
         shared: _Shared,
     ) -> None:
         """Set the data of a program, of which P and A were checked."""
-        if not bool((l <= u).all()) or bool((l == math.inf).any()) or bool((u == -math.inf).any()):
+        ordered = bool((l <= u).all())
+        if not ordered or (l.numel() and (l.amax() == math.inf or u.amin() == -math.inf)):
             raise ValueError("bounds must satisfy l ≤ u with l < ∞ and u > −∞")
         self.register_buffer("l", l)
         self.register_buffer("u", u)
@@ -816,7 +823,7 @@ def _bounds(bound: Any, default: float, name: str, rows: int, like: Tensor) -> T
             f"{name} must be ({rows},) or (batch, {rows}), one number per row of A, "
             f"got {tuple(tensor.shape)}"
         )
-    if bool(tensor.isnan().any()):
+    if tensor.numel() and bool(tensor.amax().isnan()):
         raise ValueError(f"{name} has NaN entries")
     return tensor
 

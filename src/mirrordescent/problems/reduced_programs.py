@@ -60,6 +60,8 @@ class ProgramMatrices:
         self.fixed = ~equal & ~free & ~moves
         self.fixed_rows = A[..., self.fixed, :]
         self.kept = ~equal & ~free & moves
+        self.equal_index = equal.nonzero().flatten()
+        self.kept_index = self.kept.nonzero().flatten()
         self.A_rows = A[..., self.kept, :]
         self.P = A.new_zeros(n, n) if P is None else P.double()
         self.H = self.N.mT @ self.P @ self.N
@@ -72,12 +74,10 @@ class ProgramMatrices:
         self.image_of_start = self.scale.unsqueeze(-1) * (self.A_rows @ self.inverse)
         self.unit: float | None = None
 
-    def fits(self, P: Tensor | None, A: Tensor, equal: Tensor, free: Tensor) -> bool:
-        """Return whether these are the matrices of a program with other vectors."""
+    def fits(self, P: Tensor | None, A: Tensor) -> bool:
+        """Return whether these are the reduced matrices of P and A."""
         same = P is self._made_of[0] and A is self._made_of[1]
-        if not same or (_version(P), _version(A)) != self._versions:
-            return False
-        return torch.equal(equal, self.equal) and torch.equal(free, self.free)
+        return same and (_version(P), _version(A)) == self._versions
 
     @property
     def rows(self) -> int:
@@ -142,13 +142,15 @@ class ReducedProgram:
             if matrix.ndim == 3:
                 self.batch = max(self.batch, len(matrix))
         self._bounds = (lower, upper)
-        self.b = lower[..., matrices.equal].expand(self.batch, -1)
-        pull = _product(matrices.curvature_of_start, self.b)
+        self.b = lower.index_select(-1, matrices.equal_index).expand(self.batch, -1)
+        self._right = _Vectors(self.b)
+        pull = self._right.times(matrices.curvature_of_start)
         self.g = (matvec(matrices.N.mT, self.q) + pull).expand(self.batch, -1)
-        offset = _product(matrices.image_of_start, self.b)
+        self.offset = self._right.times(matrices.image_of_start)
         scale = matrices.scale
-        self.low = (scale * lower[..., matrices.kept] - offset).expand(self.batch, -1)
-        self.high = (scale * upper[..., matrices.kept] - offset).expand(self.batch, -1)
+        kept = matrices.kept_index
+        self.low = (scale * lower.index_select(-1, kept) - self.offset).expand(self.batch, -1)
+        self.high = (scale * upper.index_select(-1, kept) - self.offset).expand(self.batch, -1)
         if matrices.unit is None:
             matrices.unit = self._unit()
         self.unit = matrices.unit
@@ -156,7 +158,7 @@ class ReducedProgram:
     @cached_property
     def start(self) -> Tensor:
         """The point x̄ of least norm that satisfies the equalities, if there is one."""
-        return _product(self.matrices.inverse, self.b)
+        return self._right.times(self.matrices.inverse)
 
     @cached_property
     def mismatch(self) -> Tensor:
@@ -199,10 +201,9 @@ class ReducedProgram:
 
     def image_of(self, x: Tensor) -> Tensor:
         """Return DA_r(x − x̄), which is Cv if x = x̄ + Nv."""
-        offset = _product(self.matrices.image_of_start, self.b)
         if not bool(x.any()):
-            return -offset
-        return self.matrices.scale * matvec(self.matrices.A_rows, x) - offset
+            return -self.offset
+        return self.matrices.scale * matvec(self.matrices.A_rows, x) - self.offset
 
     def point(self, K: Tensor, w: Tensor) -> Tensor:
         """Return x = x̄ + N K(Cᵀw − g), the minimiser of the augmented Lagrangian for w = Rz − y."""
@@ -285,16 +286,27 @@ class SparseProgram:
         return splu(system), weights, sigma
 
 
-def _product(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """Return the product of a matrix with vectors, most of whose entries may be equal for all."""
-    if matrix.ndim == 3 or not vectors.shape[-1]:
-        return matvec(matrix, vectors)
-    varying = (vectors != vectors[:1]).any(0).nonzero().flatten()
-    if 2 * len(varying) > vectors.shape[-1]:
-        return matvec(matrix, vectors)
-    first = matrix @ vectors[0]
-    moved = vectors[:, varying] - vectors[:1, varying]
-    return torch.addmm(first, moved, matrix[:, varying].mT)
+class _Vectors:
+    """Vectors of a batch, most of whose entries may be equal for all samples.
+
+    Args:
+        vectors: The vectors, (batch, n).
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.vectors = vectors
+        n = vectors.shape[-1]
+        self.first = vectors[0]
+        self.varying = (vectors != self.first).any(0).nonzero().flatten() if n else None
+        self.few = self.varying is not None and 2 * len(self.varying) <= n
+        if self.few:
+            self.moves = vectors[:, self.varying] - self.first[self.varying]
+
+    def times(self, matrix: Tensor) -> Tensor:
+        """Return the products with a matrix, or with one matrix for each vector."""
+        if matrix.ndim == 3 or not self.few:
+            return matvec(matrix, self.vectors)
+        return torch.addmm(matrix @ self.first, self.moves, matrix[:, self.varying].mT)
 
 
 def _version(tensor: Tensor | None) -> int:
