@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks import (
+    control,
     cost_growth,
     diagnostics,
     matrix_step,
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], str]]] = {
     "streams": ("A stream of problems", streams.main),
     "steps_a_call": ("Many steps a call", steps_a_call.main),
     "ridge_gradient": ("The gradient of the learned regulariser", ridge_gradient.main),
+    "control": ("Control problems in batches", control.main),
     "cost_growth": ("How the cost of a solve grows", cost_growth.main),
     "solve_loop": ("The solve loop", solve_loop.main),
     "optimiser_step": ("A step of an optimiser", optimiser_step.main),

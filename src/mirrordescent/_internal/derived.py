@@ -20,10 +20,12 @@ class Derived(Generic[T]):
 
     Args:
         compute: Function of the tensors.
+        with_owner: Whether the owner is the first argument of the function.
     """
 
-    def __init__(self, compute: Callable[..., T]) -> None:
+    def __init__(self, compute: Callable[..., T], with_owner: bool = False) -> None:
         self.compute = compute
+        self.with_owner = with_owner
         self._kept: WeakKeyDictionary[Any, tuple[list[tuple[Tensor | None, int]], T]]
         self._kept = WeakKeyDictionary()
 
@@ -36,11 +38,12 @@ class Derived(Generic[T]):
 
     def computed_again(self, owner: object, *tensors: Tensor | None) -> T:
         """Compute the result for the tensors of an owner anew, and keep it."""
+        arguments = (owner, *tensors) if self.with_owner else tensors
         for tensor in tensors:
             if tensor is not None and (tensor.requires_grad or tensor.is_inference()):
-                return self.compute(*tensors)
+                return self.compute(*arguments)
         with torch.inference_mode(False):
-            result = self.compute(*tensors)
+            result = self.compute(*arguments)
         versions = [(t, 0 if t is None else t._version) for t in tensors]
         self._kept[owner] = versions, result
         return result

@@ -54,9 +54,18 @@ LARGEST_MATRIX = 512  # number of entries of x up to which a full matrix is trie
 SMALLEST_SPREAD = 1e-3  # features with a smaller standard deviation are ignored
 
 Form: TypeAlias = Literal[
-    "accelerated", "momentum", "steps", "primal-dual", "proximal", "admm", "active sets"
+    "accelerated",
+    "momentum",
+    "steps",
+    "primal-dual",
+    "proximal",
+    "admm",
+    "active sets",
+    "start",
+    "start and active sets",
 ]
-DUAL: tuple[Form, ...] = ("primal-dual", "proximal", "admm", "active sets")
+FOR_PROGRAMS: tuple[Form, ...] = ("admm", "active sets", "start", "start and active sets")
+DUAL: tuple[Form, ...] = ("primal-dual", "proximal", *FOR_PROGRAMS)
 Units: TypeAlias = Mapping[str, tuple[float, float]]
 
 
@@ -73,6 +82,7 @@ class Candidate:
         proximal      PDHG with momentum, if the rest of f has a prox
         admm          ADMM on a program, with a penalty for every inequality
         active sets   the same, with predictions of the active set
+        start         ADMM with a learned start; also with predictions of the active set
 
     With a linear map, "momentum" is the heavy-ball method with a momentum and a step size for every
     iteration. On quadratics it contains Chebyshev's method, which is optimal. The form to use is
@@ -100,11 +110,7 @@ def candidates(draw: Draw) -> list[Candidate]:
     """Return the candidates for some problems; those that learn only schedules come first."""
     domain = draw.problem.domain
     if isinstance(draw.problem, QP):
-        name = "a penalty for every constraint"
-        return [
-            Candidate(name, Euclidean, form="admm"),
-            Candidate(f"{name}, active sets", Euclidean, form="active sets"),
-        ]
+        return _program_candidates(draw.problem)
     plain = Candidate(PLAIN, lambda: Euclidean(domain))
     of_schedules = [
         plain,
@@ -117,6 +123,15 @@ def candidates(draw: Draw) -> list[Candidate]:
     if isinstance(domain, WholeSpace):
         return of_schedules + _unconstrained_candidates(draw, shape)
     return of_schedules + _constrained_candidates(domain, shape)
+
+
+def _program_candidates(problem: QP) -> list[Candidate]:
+    name = "a penalty for every constraint"
+    names: dict[Form, str] = {"admm": name, "active sets": f"{name}, active sets"}
+    if not problem.sparse:
+        names["start"] = f"{name} and a start"
+        names["start and active sets"] = f"{name} and a start, active sets"
+    return [Candidate(text, Euclidean, form=form) for form, text in names.items()]
 
 
 def _unconstrained_candidates(draw: Draw, shape: tuple[int, ...]) -> list[Candidate]:
@@ -222,11 +237,14 @@ def method_for(
     if features:
         law = partial(ConditionalLaws, counts, features=tuple(features), units=features)
     method: Method[Any]
-    if form in ("admm", "active sets"):
-        polish = POLISH if form == "active sets" else 0
+    if form in FOR_PROGRAMS:
         relaxation = partial(law, bound=2.0)
         return program_method(
-            problem, step, lambda value: relaxation([value] * len(counts)), polish
+            problem,
+            step,
+            lambda value: relaxation([value] * len(counts)),
+            polish=POLISH if "active sets" in form else 0,
+            start="start" in form,
         )
     if form in DUAL:
         method = _primal_dual_method(mirror, step, form, law, len(counts))

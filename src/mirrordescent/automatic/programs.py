@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from mirrordescent.methods import ADMM, PDHG, CondatVu, Method
+from mirrordescent.methods.program_starts import fitted_start
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.programs import QP
+from mirrordescent.problems.reduced_programs import ReducedProgram
 from mirrordescent.racing import TunableSolver
 from mirrordescent.schedules import PowerLaws
 
@@ -27,7 +30,7 @@ def program_solvers(problem: QP) -> list[TunableSolver]:
     """Return the classical solvers of a program."""
     solvers = [
         TunableSolver("ADMM", lambda rho: ADMM(rho, polish=0), PENALTIES),
-        TunableSolver("ADMM with active sets", lambda rho: ADMM(rho, polish=POLISH), PENALTIES),
+        TunableSolver("ADMM with active sets", partial(_polished, problem), PENALTIES),
     ]
     if problem.P is None:
         solvers.append(TunableSolver("PDHG", PDHG, RATIOS))
@@ -36,18 +39,35 @@ def program_solvers(problem: QP) -> list[TunableSolver]:
     return solvers
 
 
+def _polished(problem: QP, rho: float) -> ADMM:
+    return ADMM(rho, polish=POLISH, precision="problem" if problem.sparse else "single")
+
+
 def program_method(
-    problem: Problem, rho: float, law: Callable[..., PowerLaws], polish: int
+    problem: Problem, rho: float, law: Callable[..., PowerLaws], polish: int, start: bool = False
 ) -> Method[Any]:
     """Return ADMM with a learned penalty for every inequality, and a learned over-relaxation.
 
     Args:
-        problem: A program of the class.
+        problem: Programs of the class.
         rho: First penalty of all inequalities.
         law: Makes a schedule from its values.
         polish: Number of steps between predictions of the active set; 0 for none.
+        start: Whether to learn a start too. It first fits the solutions of the given programs.
     """
     assert isinstance(problem, QP)
-    rows = problem.reduced.rows
-    penalties = torch.full((rows,), rho, dtype=problem.q.dtype)
-    return ADMM(penalties, law(1.6), polish=polish).to(problem.q.dtype)
+    program = problem.reduced
+    dtype = problem.q.dtype
+    predicted = None
+    if start:
+        assert isinstance(program, ReducedProgram)
+        predicted = fitted_start(program, dtype)
+    penalties = torch.full((program.rows,), rho, dtype=dtype)
+    single = not problem.sparse and polish > 0
+    return ADMM(
+        penalties,
+        law(1.6),
+        polish=polish,
+        start=predicted,
+        precision="single" if single else "problem",
+    ).to(dtype)

@@ -18,6 +18,7 @@ from mirrordescent._internal.files import Damaged, sealed, unsealed, whole
 from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
 from mirrordescent.automatic.candidates import (
     DUAL,
+    FOR_PROGRAMS,
     Candidate,
     candidates,
     method_for,
@@ -25,6 +26,7 @@ from mirrordescent.automatic.candidates import (
     variants_of,
 )
 from mirrordescent.automatic.classical import RATIOS
+from mirrordescent.automatic.programs import PENALTIES
 from mirrordescent.automatic.time_plan import TimePlan
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import (
@@ -244,7 +246,10 @@ class CandidateTraining:
 
     def _new_method(self, candidate: Candidate, mirror: MirrorMap) -> Method[Any]:
         require_inverse(mirror, self.race.draw.x0)
-        make = _maker(candidate, mirror, self.race.draw, self.horizon)
+        draw = self.race.draw
+        if candidate.form in FOR_PROGRAMS:  # starts are fitted to problems to learn on
+            draw = self.family.draw(torch.arange(4 * self.race.count))
+        make = _maker(candidate, mirror, draw, self.horizon)
         return make(self._first_step(candidate, mirror, make))
 
     def _first_step(
@@ -257,7 +262,9 @@ class CandidateTraining:
         """
         steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
         smooth = self.race.problem.smoothness() != math.inf
-        if candidate.form in DUAL:
+        if candidate.form in FOR_PROGRAMS:
+            steps = PENALTIES
+        elif candidate.form in DUAL:
             steps = RATIOS
         elif smooth and (mirror.linear or isinstance(mirror, Euclidean)):
             steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]

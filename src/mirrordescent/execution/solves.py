@@ -8,6 +8,7 @@ from mirrordescent import kernels
 
 # These modules register the fast runs of the library's methods.
 from mirrordescent.execution import (
+    admm as admm,
     primal_dual as primal_dual,
     tv_images as tv_images,
     wrappers as wrappers,

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Generator, Tensor, nn
 
 from mirrordescent.methods.base import Method
+from mirrordescent.methods.program_starts import AffineStart
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.active_sets import polish_active_set
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.programs import QP
 from mirrordescent.problems.quadratics import matvec
-from mirrordescent.problems.reduced_programs import ReducedProgram, SparseProgram, sparse_step
+from mirrordescent.problems.reduced_programs import (
+    ProgramMatrices,
+    ReducedProgram,
+    SparseProgram,
+    sparse_step,
+)
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree
+
+Precision: TypeAlias = Literal["problem", "single"]
 
 CERTAIN = 1e3
 """A certificate of infeasibility must exclude points this many times larger than the iterate."""
@@ -41,37 +50,84 @@ class ADMMState(NamedTuple):
         return self.work.point(self)
 
 
-class _DenseWork:
-    """The matrices of an iteration on a dense program, in the type of the problem."""
+class PenaltyMatrices:
+    """The matrices of an iteration on dense programs, for all programs that share P and A.
 
-    def __init__(self, problem: QP, program: ReducedProgram, rho: Tensor) -> None:
-        like = problem.q
-        self.program = program
-        weights = (rho.double() * program.unit).expand(program.rows)
-        K, M = program.factor(weights)
+    Args:
+        matrices: Matrices of the reduced program.
+        penalties: Penalties ρ of all inequalities, in double precision.
+        dtype: Type of the iteration.
+    """
+
+    def __init__(self, matrices: ProgramMatrices, penalties: Tensor, dtype: torch.dtype) -> None:
+        K, M = matrices.factor(penalties)
         self.K = K
-        self.rho = weights.to(like)
-        self.M = M.to(like)
-        self.bias = -matvec(program.C, matvec(K, program.g)).to(like)
-        self.low = program.low.to(like)
-        self.high = program.high.to(like)
-        # x = base + W(ρz − y) needs one product.
-        self.W = (program.N @ K @ program.C.mT).to(like)
-        self.base = (program.start - matvec(program.N, matvec(K, program.g))).to(like)
+        self.penalties = penalties
+        self.rho = penalties.to(dtype)
+        self.M = M.to(dtype)
+        self.KC = K @ matrices.C.mT
+        self._relaxed: dict[float, Tensor] = {}
+
+    def relaxed(self, alpha: float) -> Tensor:
+        """Return (I − αCKCᵀR)ᵀ for a run, computed once for every over-relaxation α."""
+        if alpha not in self._relaxed:
+            identity = torch.eye(len(self.rho)).to(self.M)
+            self._relaxed[alpha] = (identity - alpha * self.M * self.rho).mT.contiguous()
+        return self._relaxed[alpha]
+
+
+class DenseWork:
+    """The data of an iteration on dense programs.
+
+    Args:
+        program: The reduced program.
+        parts: Its matrices.
+        like: A tensor in the type of the problem.
+    """
+
+    def __init__(self, program: ReducedProgram, parts: PenaltyMatrices, like: Tensor) -> None:
+        self.program = program
+        self.parts = parts
+        self.like = like
+        dtype = parts.M.dtype
+        self.bias = -matvec(parts.KC.mT, program.g).to(dtype)
+        self.low = program.low.to(dtype)
+        self.high = program.high.to(dtype)
 
     def start(self, x0: Tensor) -> tuple[Tensor, Tensor]:
-        program = self.program
-        moved = matvec(program.A_rows, x0.double() - program.start)
-        return torch.clamp((program.scale * moved).to(x0), self.low, self.high), x0[:, :0]
+        image = (self.program.image_of(x0.double())).to(x0)
+        return torch.clamp(image, self.low.to(x0), self.high.to(x0)), x0[:, :0]
 
     def step(self, state: ADMMState, alpha: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        ahead = self.bias + matvec(self.M, self.rho * state.z - state.y)
-        v = alpha * ahead + (1 - alpha) * state.z
-        z = torch.clamp(v + state.y / self.rho, self.low, self.high)
-        return state.v, z, state.y + self.rho * (v - z)
+        rho = self.parts.rho
+        z = state.z.to(rho)
+        y = state.y.to(rho)
+        ahead = self.bias + matvec(self.parts.M, rho * z - y)
+        v = alpha * ahead + (1 - alpha) * z
+        z_new = torch.clamp(v + y / rho, self.low, self.high)
+        y_new = y + rho * (v - z_new)
+        keep = state.exact.unsqueeze(-1)
+        return (
+            state.v,
+            torch.where(keep, state.z, z_new.to(state.z)),
+            torch.where(keep, state.y, y_new.to(state.y)),
+        )
+
+    def residual(self, state: ADMMState) -> Tensor:
+        """Return ‖R^½(w⁺ − w)‖ of a step without over-relaxation, where w = z + y/ρ, (batch,).
+
+        It is 0 at solutions, and a step never increases it.
+        """
+        rho = self.parts.rho
+        _, z, y = self.step(state, 1.0)
+        change = rho * (z - state.z).to(rho) + (y - state.y).to(rho)
+        return (change / rho.sqrt()).square().sum(-1)
 
     def point(self, state: ADMMState) -> Tensor:
-        return self.base + matvec(self.W, self.rho * state.z - state.y)
+        rho = self.parts.penalties
+        pull = matvec(self.parts.KC, rho * state.z.double() - state.y.double())
+        v = pull - matvec(self.parts.K, self.program.g)
+        return (self.program.start + matvec(self.program.matrices.N, v)).to(self.like)
 
     def multipliers(self, state: ADMMState) -> Tensor:
         x = self.point(state).double()
@@ -83,9 +139,15 @@ class _DenseWork:
         if schur is None or not self.program.rows:
             return state
         y, z, solved = polish_active_set(
-            schur, self.program, state.y.double(), state.z.double(), self.rho.double(), rounds
+            schur,
+            self.program,
+            state.y.double(),
+            state.z.double(),
+            self.parts.penalties,
+            rounds,
+            ~state.exact,
         )
-        accepted = (solved & ~state.exact).unsqueeze(-1)
+        accepted = solved.unsqueeze(-1)
         return state._replace(
             z=torch.where(accepted, z.to(state.z), state.z),
             y=torch.where(accepted, y.to(state.y), state.y),
@@ -142,7 +204,8 @@ class ADMM(Method[ADMMState]):
     with R = diag(ρ). Equalities are eliminated once for the class, and (H + CᵀRC)⁻¹ is computed
     once for all problems that share their matrices, so that a step is one product with a matrix.
     Penalties ρ, one for each inequality, are the metric of the method; they can be learned, and so
-    can the over-relaxation α.
+    can the over-relaxation α and the start. A learned start is used for the samples whose residual
+    it makes smaller.
 
     After every ``polish`` steps the active set is predicted: constraints at a bound whose
     multiplier has the right sign. The system of its optimality conditions is solved, the set is
@@ -159,6 +222,10 @@ class ADMM(Method[ADMMState]):
         relaxation: Over-relaxation α in (0, 2), a number or a schedule.
         polish: Number of steps between predictions of the active set; 0 for none.
         rounds: Corrections of a predicted active set.
+        start: Learned start; by default iterates begin at x₀ with multipliers 0.
+        precision: ``"problem"`` to iterate in the type of the problem, ``"single"`` to iterate in
+            single precision. Active sets are always polished in double precision, so that
+            solutions of problems in double precision are accurate either way.
 
     References: Boyd et al., Found. Trends Mach. Learn. 3 (2011); Stellato et al., OSQP, Math.
         Program. Comput. 12 (2020).
@@ -178,6 +245,8 @@ class ADMM(Method[ADMMState]):
         relaxation: ScheduleLike = 1.6,
         polish: int = 10,
         rounds: int = 4,
+        start: AffineStart | None = None,
+        precision: Precision = "problem",
     ) -> None:
         super().__init__()
         if isinstance(rho, Sequence):  # as it is stored
@@ -193,18 +262,35 @@ class ADMM(Method[ADMMState]):
         self.relaxation = as_schedule(relaxation, "relaxation")
         self.polish = int(polish)
         self.rounds = int(rounds)
+        self.start = start
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision must be 'problem' or 'single', got {precision!r}")
+        self.precision: Precision = precision
 
     @property
     def rho(self) -> float | Tensor:
         """The penalties: a number, or a tensor that can be learned."""
         return self._rho if self.log_rho is None else self.log_rho.exp()
 
+    def relaxation_parameters(self) -> list[Tensor]:
+        """Return the parameters of the over-relaxation."""
+        if not isinstance(self.relaxation, nn.Module):
+            return []
+        return [*self.relaxation.parameters(), *self.relaxation.buffers()]
+
     def init(self, x0: Tree, problem: Problem | None = None) -> ADMMState:
         work = self._work(problem)
-        start = cast(Tensor, x0)
-        z, v = work.start(start)
+        z, v = work.start(cast(Tensor, x0))
         exact = torch.zeros(len(z), dtype=torch.bool, device=z.device)
-        return ADMMState(0, z, torch.zeros_like(z), v, exact, work)
+        state = ADMMState(0, z, torch.zeros_like(z), v, exact, work)
+        if self.start is None or not isinstance(work, DenseWork):
+            return state
+        predicted = state._replace(**self.start(work.program, z.dtype))
+        better = (work.residual(predicted) <= work.residual(state)).unsqueeze(-1)
+        return state._replace(
+            z=torch.where(better, predicted.z, state.z),
+            y=torch.where(better, predicted.y, state.y),
+        )
 
     def warm_start(self, state: ADMMState, problem: Problem) -> ADMMState:
         """Return a state with the same multipliers and images, clipped to the new bounds."""
@@ -282,8 +368,30 @@ class ADMM(Method[ADMMState]):
                 f"inequalities, got {tuple(rho.shape)}"
             )
         if isinstance(program, SparseProgram):
+            if self.precision == "single":
+                raise ValueError("ADMM iterates on sparse programs in double precision only")
             return _SparseWork(problem, program, rho)
-        return _DenseWork(problem, program, rho)
+        dtype = torch.float32 if self.precision == "single" else problem.q.dtype
+        return DenseWork(program, self._parts(program.matrices, rho, dtype), problem.q)
+
+    def _parts(self, matrices: ProgramMatrices, rho: Tensor, dtype: torch.dtype) -> PenaltyMatrices:
+        """Return the matrices for the penalties, kept until another class or penalty is used."""
+        assert matrices.unit is not None
+        penalties = (rho.double() * matrices.unit).expand(matrices.rows)
+        if penalties.requires_grad and torch.is_grad_enabled():
+            return PenaltyMatrices(matrices, penalties, dtype)
+        kept = _KEPT.get(self)
+        if kept is not None and kept[0] is matrices and kept[1].M.dtype == dtype:
+            if torch.equal(kept[1].penalties, penalties):
+                return kept[1]
+        with torch.inference_mode(False), torch.no_grad():
+            parts = PenaltyMatrices(matrices, penalties.detach().clone(), dtype)
+        _KEPT[self] = (matrices, parts)
+        return parts
+
+
+_KEPT: WeakKeyDictionary[ADMM, tuple[ProgramMatrices, PenaltyMatrices]] = WeakKeyDictionary()
+"""The matrices that a method used last."""
 
 
 def _normalised(direction: Tensor) -> Tensor:

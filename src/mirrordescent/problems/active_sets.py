@@ -21,6 +21,7 @@ def polish_active_set(
     z: Tensor,
     rho: Tensor,
     rounds: int,
+    samples: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Predict active sets, solve their systems and correct them, for all problems at once.
 
@@ -41,6 +42,7 @@ def polish_active_set(
         z: Images of the iterate, (batch, rows).
         rho: Penalties, (rows,).
         rounds: Number of corrections.
+        samples: Samples to solve, (batch,) bool; all by default.
 
     Returns:
         Multipliers, images and the samples for which they are solutions.
@@ -50,10 +52,18 @@ def polish_active_set(
     best_z = z.clone()
     left = torch.arange(len(y), device=y.device)
     shifted = z + y / rho
-    for _ in range(rounds + 1):
-        low = program.low[left]
-        high = program.high[left]
-        part = Schur(schur.S if schur.S.ndim == 2 else schur.S[left], schur.centre[left])
+    if samples is not None:
+        left = left[samples]
+        shifted = shifted[samples]
+    for _ in range(rounds + 1 if len(left) else 0):
+        low = program.low
+        high = program.high
+        part = schur
+        if len(left) < len(y):
+            low = low[left]
+            high = high[left]
+            S = schur.S if schur.S.ndim == 2 else schur.S[left]
+            part = Schur(S, schur.centre[left])
         above = shifted >= high
         below = shifted <= low
         new_y = _solve_active(part, above | below, torch.where(above, high, low))
@@ -88,8 +98,8 @@ def trajectory(
     y = torch.zeros_like(z)
     for _ in range(0, steps, every):
         rho = torch.full((program.rows,), size, dtype=torch.float64, device=z.device)
-        K, M = program.factor(rho)
-        bias = -matvec(program.C, matvec(K, program.g))
+        K, M = program.matrices.factor(rho)
+        bias = -matvec(program.matrices.C, matvec(K, program.g))
         primal = dual = 0.0
         for _ in range(every if program.rows else 0):
             v = 1.6 * (bias + matvec(M, rho * z - y)) - 0.6 * z
@@ -140,11 +150,11 @@ def _verified(
     low: Tensor, high: Tensor, image: Tensor, y: Tensor, above: Tensor, below: Tensor
 ) -> Tensor:
     """Return the samples that satisfy all optimality conditions up to rounding, (batch,)."""
-    scale = FEASIBLE * (1 + image.abs().amax(-1, keepdim=True))
-    inside = ((image <= high + scale) & (image >= low - scale)).all(-1)
+    scale = FEASIBLE * (1 + image.abs().amax(-1))
+    outside = torch.maximum(image - high, low - image).amax(-1)
     at_bound = torch.where(above, high, low)
-    reached = ((image - at_bound).abs() <= scale) | ~(above | below)
-    size = FEASIBLE * y.abs().amax(-1, keepdim=True)
-    fixed = low == high
-    signs = torch.where(above, y >= -size, torch.where(below, y <= size, y == 0)) | fixed
-    return inside & reached.all(-1) & signs.all(-1)
+    missed = torch.where(above | below, (image - at_bound).abs(), 0.0).amax(-1)
+    wrong = torch.where(above, -y, torch.where(below, y, y.abs()))
+    wrong = torch.where(low == high, 0.0, wrong).amax(-1)
+    size = FEASIBLE * y.abs().amax(-1)
+    return (outside <= scale) & (missed <= scale) & (wrong <= size)

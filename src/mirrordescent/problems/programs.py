@@ -17,7 +17,12 @@ from mirrordescent.problems.active_sets import trajectory
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.outside_operators import SparseMatrix
 from mirrordescent.problems.quadratics import Quadratic, matvec, symmetric_eigenvalues
-from mirrordescent.problems.reduced_programs import ReducedProgram, SparseProgram, multipliers
+from mirrordescent.problems.reduced_programs import (
+    ProgramMatrices,
+    ReducedProgram,
+    SparseProgram,
+    multipliers,
+)
 from mirrordescent.problems.saddle import SaddlePoint
 
 LARGEST_DENSE = 2000
@@ -34,6 +39,55 @@ SHRINKING = (1.0, 1 - 1e-9, 1 - 1e-6, 1 - 1e-4)
 
 PENALTY = 2.0
 """Weight of violations, as a multiple of the largest multiplier of a short run."""
+
+
+class _Shared:
+    """The matrices of a class of programs, kept for all programs made by ``QP.updated``."""
+
+    def __init__(self) -> None:
+        self._matrices: ProgramMatrices | None = None
+        self._kinds: tuple[Tensor, ...] = ()
+        self._equal: Tensor | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
+        return _Shared()
+
+    def __reduce__(self) -> tuple[type[_Shared], tuple[()]]:
+        return _Shared, ()
+
+    def matrices(
+        self,
+        P: Tensor | None,
+        A: Tensor,
+        l: Tensor,  # noqa: E741
+        u: Tensor,
+    ) -> ProgramMatrices:
+        """Return the matrices of a program, computed once for P, A and the kinds of rows."""
+        kinds = (l == u, l == -math.inf, u == math.inf)
+        kept = self._matrices
+        if kept is not None and kept.fits(P, A):
+            if all(map(torch.equal, kinds, self._kinds)):
+                return kept
+        equal, unbounded_below, unbounded_above = (
+            each.all(0) if each.ndim == 2 else each for each in kinds
+        )
+        free = unbounded_below & unbounded_above
+        if kept is not None and kept.fits(P, A):
+            if torch.equal(equal, kept.equal) and torch.equal(free, kept.free):
+                return kept
+        differentiated = A.requires_grad or (P is not None and P.requires_grad)
+        if differentiated or A.is_inference():
+            return ProgramMatrices(P, A, equal, free)
+        with torch.inference_mode(False):
+            self._matrices = ProgramMatrices(P, A, equal, free)
+        self._kinds = kinds
+        return self._matrices
+
+    def convexity(self, P: Tensor | None, A: Tensor, equal: Tensor) -> tuple[float, float]:
+        """Return the convexity of programs with these equalities, computed once."""
+        if self._equal is None or not torch.equal(self._equal, equal):
+            self._equal = equal
+        return _KNOWN_CONVEXITY(self, P, A, self._equal)
 
 
 class QP(Problem, SaddlePoint):
@@ -113,13 +167,27 @@ class QP(Problem, SaddlePoint):
         batch = _common_batch(tensors)
         super().__init__(batch, (n,), q=q)
         _check_shapes(P, A, n)
-        if not bool((l <= u).all()) or bool((l == math.inf).any()) or bool((u == -math.inf).any()):
+        self._fill(P, A, l, u, penalty, radius, _Shared())
+
+    def _fill(
+        self,
+        P: Tensor | SparseMatrix | None,
+        A: Tensor | SparseMatrix,
+        l: Tensor,  # noqa: E741
+        u: Tensor,
+        penalty: float | Tensor | None,
+        radius: float | None,
+        shared: _Shared,
+    ) -> None:
+        """Set the data of a program, of which P and A were checked."""
+        ordered = bool((l <= u).all())
+        if not ordered or (l.numel() and (l.amax() == math.inf or u.amin() == -math.inf)):
             raise ValueError("bounds must satisfy l ≤ u with l < ∞ and u > −∞")
         self.register_buffer("l", l)
         self.register_buffer("u", u)
         self._set("P", P)
         self._set("A", A)
-        self.rows = m
+        self.rows = l.shape[-1]
         self.radius = None if radius is None else float(radius)
         if isinstance(penalty, Tensor):
             self.register_buffer("penalty", penalty)
@@ -127,6 +195,45 @@ class QP(Problem, SaddlePoint):
             self.penalty = penalty
         self.proximable = P is None
         self._estimated: Tensor | None = None
+        self._shared = shared
+
+    def updated(
+        self,
+        q: Any = None,
+        l: Any = None,  # noqa: E741
+        u: Any = None,
+    ) -> QP:
+        """Return programs with the same matrices P and A, and other vectors.
+
+        The matrices are neither checked nor decomposed again: the null space of the equalities and
+        the decompositions of methods are shared by all programs made this way.
+
+        Args:
+            q: Linear terms, (n,) or (batch, n); the present ones by default.
+            l: Lower bounds, (m,) or (batch, m).
+            u: Upper bounds, (m,) or (batch, m).
+
+        >>> program = QP(torch.eye(2), torch.ones(2), torch.ones(1, 2), l=torch.ones(1))
+        >>> program.updated(q=torch.zeros(5, 2)).batch
+        5
+        """
+        new_q = self.q if q is None else as_tensor(q, "q").to(self.q)
+        n = self.q.shape[-1]
+        if new_q.ndim not in (1, 2) or new_q.shape[-1] != n:
+            raise ValueError(f"q must be ({n},) or (batch, {n}), got {tuple(new_q.shape)}")
+        if bool(new_q.isnan().any()):
+            raise ValueError("q has NaN entries")
+        lower = self.l if l is None else _bounds(l, -math.inf, "l", self.rows, self.q)
+        upper = self.u if u is None else _bounds(u, math.inf, "u", self.rows, self.q)
+        vectors = {"q": (new_q, 1), "l": (lower, 1), "u": (upper, 1)}
+        batch = _common_batch(vectors | {"P": (self.P, 2), "A": (self.A, 2)})
+        program = QP.__new__(QP)
+        Problem.__init__(program, batch, (n,), q=new_q)
+        penalty = self.penalty
+        if isinstance(penalty, Tensor) and penalty.ndim and len(penalty) != batch:
+            penalty = float(penalty.max())
+        program._fill(self.P, self.A, lower, upper, penalty, self.radius, self._shared)
+        return program
 
     def _set(self, name: str, matrix: Tensor | SparseMatrix | None) -> None:
         if isinstance(matrix, SparseMatrix):
@@ -368,7 +475,8 @@ class QP(Problem, SaddlePoint):
         """Return μ and the multiple ρ of squared equalities for which P + ρEᵀE ⪰ μI."""
         if isinstance(self.P, SparseMatrix) or isinstance(self.A, SparseMatrix) or not self.rows:
             return self.strong_convexity(), 0.0
-        return _KNOWN_CONVEXITY(self, self.P, self.A, self.l, self.u)
+        equal = self.l == self.u
+        return self._shared.convexity(self.P, self.A, equal.all(0) if equal.ndim == 2 else equal)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -619,13 +727,8 @@ def _safe_product(rows: Tensor, bounds: Tensor) -> Tensor:
     return torch.where(rows == 0, 0.0, rows * bounds)
 
 
-def _augmented_convexity(
-    P: Tensor | None,
-    A: Tensor,
-    l: Tensor,  # noqa: E741
-    u: Tensor,
-) -> tuple[float, float]:
-    """Return μ ≥ 0 and ρ ≥ 0 with P + ρEᵀE ⪰ μI, where E has the rows with l = u.
+def _augmented_convexity(P: Tensor | None, A: Tensor, equal: Tensor) -> tuple[float, float]:
+    """Return μ ≥ 0 and ρ ≥ 0 with P + ρEᵀE ⪰ μI, where E has the rows of equalities.
 
     ρ = 0 is tried first. The rounding error of EᵀE is subtracted from μ.
     """
@@ -641,7 +744,6 @@ def _augmented_convexity(
             return mu, 0.0
     else:
         scale = 1.0
-    equal = (l == u).all(0) if l.ndim == 2 else l == u
     if not bool(equal.any()):
         return 0.0, 0.0
     E = A.double()[..., equal, :]
@@ -655,6 +757,18 @@ def _augmented_convexity(
     return mu * (1 - unit(0)), rho
 
 
+def _reduce(
+    program: QP,
+    P: Tensor | None,
+    q: Tensor,
+    A: Tensor,
+    l: Tensor,  # noqa: E741
+    u: Tensor,
+) -> ReducedProgram:
+    """Return a program without its equalities; matrices are those of its class."""
+    return ReducedProgram(program._shared.matrices(P, A, l, u), q, l, u)
+
+
 def _largest_negative_curvature(P: Tensor) -> float:
     """Return ν ≥ 0 with P ⪰ −νI; 0 if P ⪰ 0 is proven."""
     if Quadratic(P, P.new_zeros(P.shape[-1])).convex is True:
@@ -666,7 +780,7 @@ def _largest_negative_curvature(P: Tensor) -> float:
 _KNOWN_NEGATIVE_CURVATURE = Derived(_largest_negative_curvature)
 _KNOWN_VARIABLE_BOUNDS = Derived(_variable_bounds)
 _KNOWN_CONVEXITY = Derived(_augmented_convexity)
-_KNOWN_REDUCTION = Derived(ReducedProgram)
+_KNOWN_REDUCTION = Derived(_reduce, with_owner=True)
 _KNOWN_SPARSE = Derived(SparseProgram)
 
 
@@ -712,7 +826,7 @@ def _bounds(bound: Any, default: float, name: str, rows: int, like: Tensor) -> T
             f"{name} must be ({rows},) or (batch, {rows}), one number per row of A, "
             f"got {tuple(tensor.shape)}"
         )
-    if bool(tensor.isnan().any()):
+    if tensor.numel() and bool(tensor.amax().isnan()):
         raise ValueError(f"{name} has NaN entries")
     return tensor
 

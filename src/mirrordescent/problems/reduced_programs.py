@@ -31,98 +31,77 @@ class Schur(NamedTuple):
     centre: Tensor
 
 
-class ReducedProgram:
-    """min ½⟨v, Hv⟩ + ⟨g, v⟩ subject to low ≤ Cv ≤ high, with rows of C of norm 1, in float64.
+class ProgramMatrices:
+    """The matrices of programs without their equalities, which a class of programs can share.
+
+    With an orthonormal basis N of the null space of the equalities, H = NᵀPN, and C = DA_rN for the
+    rows A_r of the inequalities, where D makes the rows of C have norm 1. All are in float64.
 
     Args:
         P: Matrix of the objective; None for a linear program.
-        q: Linear term.
         A: Matrix of the constraints.
-        l: Lower bounds.
-        u: Upper bounds.
+        equal: Rows that are equalities, (m,) bool.
+        free: Rows without finite bounds, (m,) bool.
     """
 
-    def __init__(
-        self,
-        P: Tensor | None,
-        q: Tensor,
-        A: Tensor,
-        l: Tensor,  # noqa: E741
-        u: Tensor,
-    ) -> None:
+    def __init__(self, P: Tensor | None, A: Tensor, equal: Tensor, free: Tensor) -> None:
+        self._made_of = (P, A)
+        self._versions = (_version(P), _version(A))
+        self.equal = equal
+        self.free = free
         A = A.double()
-        q = q.double()
-        lower = l.double()
-        upper = u.double()
         n = A.shape[-1]
-        self.batch = max([1, *(len(each) for each in (q, lower, upper) if each.ndim == 2)])
-        if A.ndim == 3:
-            self.batch = len(A)
-        if P is not None and P.ndim == 3:
-            self.batch = len(P)
-        equal = lower == upper
-        self.equal = equal.all(0) if equal.ndim == 2 else equal
-        E = A[..., self.equal, :]
-        b = lower[..., self.equal]
-        self.N, self.inverse, self.rank = _null_space(E)
-        self.E = E
-        self.start = matvec(self.inverse, b.expand(self.batch, -1))
-        self.mismatch = matvec(E, self.start) - b
-        self.kept = self._kept_rows(A, lower, upper)
-        rows = A[..., self.kept, :]
-        zero = q.new_zeros(n, n) if P is None else P.double()
-        self.H = self.N.mT @ zero @ self.N
-        C = rows @ self.N
-        norms = torch.linalg.vector_norm(C, dim=-1)
-        self.scale = torch.where(norms > 1e-12, 1 / norms.clamp(min=1e-12), 1.0)
-        self.C = self.scale.unsqueeze(-1) * C
-        self.g = matvec(self.N.mT, q + matvec(zero, self.start)).expand(self.batch, -1)
-        offset = matvec(rows, self.start)
-        self.low = (self.scale * (lower[..., self.kept] - offset)).expand(self.batch, -1)
-        self.high = (self.scale * (upper[..., self.kept] - offset)).expand(self.batch, -1)
-        self.q = q
-        self.P = zero
-        self.A_rows = rows
-        self.unit = self._unit()
-
-    def _kept_rows(self, A: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """Return the inequalities that the iteration must handle, (m,) bool.
-
-        Rows without finite bounds are no constraints. Rows that equalities fix are satisfied by all
-        x̄ + Nv or by none; by how much they are violated is added to ``mismatch``.
-        """
-        free = (lower == -torch.inf) & (upper == torch.inf)
-        if free.ndim == 2:
-            free = free.all(0)
+        self.E = A[..., equal, :]
+        self.N, self.inverse, self.rank = _null_space(self.E)
         sizes = torch.linalg.vector_norm(A @ self.N, dim=-1)
         moves = sizes > 1e-12 * torch.linalg.vector_norm(A, dim=-1).clamp(min=1e-300)
         if moves.ndim == 2:
             moves = moves.any(0)
-        fixed = ~self.equal & ~free & ~moves
-        if bool(fixed.any()):
-            image = matvec(A[..., fixed, :], self.start)
-            over = torch.maximum(image - upper[..., fixed], lower[..., fixed] - image)
-            self.mismatch = torch.cat([self.mismatch, over.clamp(min=0)], -1)
-        return ~self.equal & ~free & moves
+        self.fixed = ~equal & ~free & ~moves
+        self.fixed_rows = A[..., self.fixed, :]
+        self.kept = ~equal & ~free & moves
+        self.equal_index = equal.nonzero().flatten()
+        self.kept_index = self.kept.nonzero().flatten()
+        self.A_rows = A[..., self.kept, :]
+        self.P = A.new_zeros(n, n) if P is None else P.double()
+        self.H = self.N.mT @ self.P @ self.N
+        C = self.A_rows @ self.N
+        norms = torch.linalg.vector_norm(C, dim=-1)
+        self.scale = torch.where(norms > 1e-12, 1 / norms.clamp(min=1e-12), 1.0)
+        self.C = self.scale.unsqueeze(-1) * C
+        # Parts of g and of the bounds of Cv that depend on the right-hand sides of equalities.
+        self.curvature_of_start = self.N.mT @ self.P @ self.inverse
+        self.image_of_start = self.scale.unsqueeze(-1) * (self.A_rows @ self.inverse)
+        self.unit: float | None = None
 
-    def _unit(self) -> float:
-        """Return the scale of ADMM's penalties.
-
-        If H is positive definite, 1/√(λ₁λᵣ) for the extreme positive eigenvalues of S = CH⁻¹Cᵀ is
-        best for equalities (Ghadimi et al., IEEE Trans. Automat. Control 60, 2015). Otherwise it is
-        the ratio of the sizes of H and CᵀC, or of y and z for a linear program.
-        """
-        if not self.rows or self.schur is None:
-            return _unit_of_penalties(self.H, self.C, self.g, self.low, self.high)
-        sizes = torch.linalg.eigvalsh(self.schur.S)
-        positive = torch.where(sizes > 1e-9 * sizes[..., -1:], sizes, torch.inf)
-        products = positive.amin(-1) * sizes[..., -1]
-        return float(products.rsqrt().median())
+    def fits(self, P: Tensor | None, A: Tensor) -> bool:
+        """Return whether these are the reduced matrices of P and A."""
+        same = P is self._made_of[0] and A is self._made_of[1]
+        return same and (_version(P), _version(A)) == self._versions
 
     @property
     def rows(self) -> int:
         """Number of inequalities."""
         return self.C.shape[-2]
+
+    @cached_property
+    def strongly_convex(self) -> bool:
+        """Whether H is positive definite."""
+        if not self.H.shape[-1]:
+            return False
+        eigenvalues = torch.linalg.eigvalsh(self.H)
+        least = 1e-10 * eigenvalues[..., -1].clamp(min=1e-300)
+        return bool((eigenvalues[..., 0] > least).all())
+
+    @cached_property
+    def images(self) -> Tensor:
+        """CH⁻¹, if H is positive definite."""
+        return self.C @ torch.linalg.inv(self.H)
+
+    @cached_property
+    def S(self) -> Tensor:
+        """S = CH⁻¹Cᵀ, if H is positive definite."""
+        return self.images @ self.C.mT
 
     def factor(self, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Return K = (H + CᵀRC)⁻¹ and CKCᵀ for penalties ρ of all rows, in double precision."""
@@ -136,32 +115,113 @@ class ReducedProgram:
         K = torch.linalg.inv(system + RIDGE * size[..., None, None] * identity)
         return K, self.C @ K @ self.C.mT
 
+
+class ReducedProgram:
+    """min ½⟨v, Hv⟩ + ⟨g, v⟩ subject to low ≤ Cv ≤ high, with rows of C of norm 1, in float64.
+
+    Args:
+        matrices: The matrices, which other programs may share.
+        q: Linear term.
+        l: Lower bounds.
+        u: Upper bounds.
+    """
+
+    def __init__(
+        self,
+        matrices: ProgramMatrices,
+        q: Tensor,
+        l: Tensor,  # noqa: E741
+        u: Tensor,
+    ) -> None:
+        self.matrices = matrices
+        self.q = q.double()
+        lower = l.double()
+        upper = u.double()
+        self.batch = max([1, *(len(each) for each in (q, lower, upper) if each.ndim == 2)])
+        for matrix in (matrices.C, matrices.H):
+            if matrix.ndim == 3:
+                self.batch = max(self.batch, len(matrix))
+        self._bounds = (lower, upper)
+        self.b = lower.index_select(-1, matrices.equal_index).expand(self.batch, -1)
+        self._right = _Vectors(self.b)
+        pull = self._right.times(matrices.curvature_of_start)
+        self.g = (matvec(matrices.N.mT, self.q) + pull).expand(self.batch, -1)
+        self.offset = self._right.times(matrices.image_of_start)
+        scale = matrices.scale
+        kept = matrices.kept_index
+        self.low = (scale * lower.index_select(-1, kept) - self.offset).expand(self.batch, -1)
+        self.high = (scale * upper.index_select(-1, kept) - self.offset).expand(self.batch, -1)
+        if matrices.unit is None:
+            matrices.unit = self._unit()
+        self.unit = matrices.unit
+
+    @cached_property
+    def start(self) -> Tensor:
+        """The point x̄ of least norm that satisfies the equalities, if there is one."""
+        return self._right.times(self.matrices.inverse)
+
+    @cached_property
+    def mismatch(self) -> Tensor:
+        """Violations that no v changes: of equalities, and of inequalities that they fix."""
+        violations = matvec(self.matrices.E, self.start) - self.b
+        fixed = self.matrices.fixed
+        if not bool(fixed.any()):
+            return violations
+        lower, upper = self._bounds
+        image = matvec(self.matrices.fixed_rows, self.start)
+        over = torch.maximum(image - upper[..., fixed], lower[..., fixed] - image)
+        return torch.cat([violations, over.clamp(min=0)], -1)
+
+    def _unit(self) -> float:
+        """Return the scale of ADMM's penalties.
+
+        If H is positive definite, 1/√(λ₁λᵣ) for the extreme positive eigenvalues of S = CH⁻¹Cᵀ is
+        best for equalities (Ghadimi et al., IEEE Trans. Automat. Control 60, 2015). Otherwise it is
+        the ratio of the sizes of H and CᵀC, or of y and z for a linear program.
+        """
+        matrices = self.matrices
+        if not self.rows or not matrices.strongly_convex:
+            return _unit_of_penalties(matrices.H, matrices.C, self.g, self.low, self.high)
+        sizes = torch.linalg.eigvalsh(matrices.S)
+        positive = torch.where(sizes > 1e-9 * sizes[..., -1:], sizes, torch.inf)
+        products = positive.amin(-1) * sizes[..., -1]
+        return float(products.rsqrt().median())
+
+    @property
+    def rows(self) -> int:
+        """Number of inequalities."""
+        return self.matrices.rows
+
     @cached_property
     def schur(self) -> Schur | None:
         """S = CH⁻¹Cᵀ and c = −CH⁻¹g; None if H is not positive definite."""
-        if not self.H.shape[-1]:
+        if not self.matrices.strongly_convex:
             return None
-        eigenvalues = torch.linalg.eigvalsh(self.H)
-        if bool((eigenvalues[..., 0] <= 1e-10 * eigenvalues[..., -1].clamp(min=1e-300)).any()):
-            return None
-        inverse = torch.linalg.inv(self.H)
-        return Schur(self.C @ inverse @ self.C.mT, -matvec(self.C, matvec(inverse, self.g)))
+        return Schur(self.matrices.S, -matvec(self.matrices.images, self.g))
+
+    def image_of(self, x: Tensor) -> Tensor:
+        """Return DA_r(x − x̄), which is Cv if x = x̄ + Nv."""
+        if not bool(x.any()):
+            return -self.offset
+        return self.matrices.scale * matvec(self.matrices.A_rows, x) - self.offset
 
     def point(self, K: Tensor, w: Tensor) -> Tensor:
         """Return x = x̄ + N K(Cᵀw − g), the minimiser of the augmented Lagrangian for w = Rz − y."""
-        return self.start + matvec(self.N, matvec(K, matvec(self.C.mT, w) - self.g))
+        pull = matvec(self.matrices.C.mT, w) - self.g
+        return self.start + matvec(self.matrices.N, matvec(K, pull))
 
     def multipliers(self, x: Tensor, y: Tensor) -> Tensor:
         """Return multipliers of all rows of A, given those of the inequalities in C.
 
         Multipliers of equalities minimise ‖Px + q + Aᵀy‖.
         """
-        inequalities = self.scale * y
-        pull = matvec(self.P, x) + self.q + matvec(self.A_rows.mT, inequalities)
-        equalities = -matvec(self.inverse.mT, pull)
-        out = y.new_zeros(len(y), len(self.equal))
-        out[:, self.equal] = equalities
-        out[:, self.kept] = inequalities
+        matrices = self.matrices
+        inequalities = matrices.scale * y
+        pull = matvec(matrices.P, x) + self.q + matvec(matrices.A_rows.mT, inequalities)
+        equalities = -matvec(matrices.inverse.mT, pull)
+        out = y.new_zeros(len(y), len(matrices.equal))
+        out[:, matrices.equal] = equalities
+        out[:, matrices.kept] = inequalities
         return out
 
 
@@ -226,6 +286,33 @@ class SparseProgram:
         return splu(system), weights, sigma
 
 
+class _Vectors:
+    """Vectors of a batch, most of whose entries may be equal for all samples.
+
+    Args:
+        vectors: The vectors, (batch, n).
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.vectors = vectors
+        n = vectors.shape[-1]
+        self.first = vectors[0]
+        self.varying = (vectors != self.first).any(0).nonzero().flatten() if n else None
+        self.few = self.varying is not None and 2 * len(self.varying) <= n
+        if self.few:
+            self.moves = vectors[:, self.varying] - self.first[self.varying]
+
+    def times(self, matrix: Tensor) -> Tensor:
+        """Return the products with a matrix, or with one matrix for each vector."""
+        if matrix.ndim == 3 or not self.few:
+            return matvec(matrix, self.vectors)
+        return torch.addmm(matrix @ self.first, self.moves, matrix[:, self.varying].mT)
+
+
+def _version(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or tensor.is_inference() else tensor._version
+
+
 def _scipy(matrix: Tensor) -> Any:
     import scipy.sparse as sp
 
@@ -272,8 +359,8 @@ def multipliers(program: ReducedProgram | SparseProgram, steps: int = SHORT_RUN)
     if isinstance(program, SparseProgram):
         return _sparse_multipliers(program, steps)
     rho = torch.full((program.rows,), program.unit, dtype=torch.float64, device=program.g.device)
-    K, M = program.factor(rho)
-    bias = -matvec(program.C, matvec(K, program.g))
+    K, M = program.matrices.factor(rho)
+    bias = -matvec(program.matrices.C, matvec(K, program.g))
     z = torch.zeros_like(program.low)
     y = torch.zeros_like(z)
     for _ in range(steps if program.rows else 0):
