@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ class GeneralTask:
                 losses.append(float(value.detach()))
                 if scheduler is not None:
                     scheduler.step()
-                if not losses[-1] == losses[-1]:
+                if math.isnan(losses[-1]):
                     break
             model.eval()
             with torch.enable_grad():  # residuals of equations need derivatives

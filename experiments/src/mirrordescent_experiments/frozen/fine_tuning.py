@@ -180,7 +180,7 @@ def minilm(seed: int, directory: Path | None) -> Training:
 
     def validate() -> Tensor:
         with torch.no_grad():
-            outputs = torch.cat([model(part) for part in tokens[held_out].split(100)])
+            outputs = torch.cat([model(part) for part in torch.split(tokens[held_out], 100)])
             return F.cross_entropy(outputs, labels[held_out])
 
     return Training(model, loss, validate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ class GCN(nn.Module):
 
     def __init__(self, widths: tuple[int, ...], adjacency: Tensor) -> None:
         super().__init__()
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in pairs[:-1]])
         self.head = nn.Linear(*pairs[-1])
         self.adjacency = adjacency

@@ -23,7 +23,7 @@ def images(
     read = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist}[name]
     parts: list[Tensor] = []
     for split in ("train", "test"):
-        pixels, labels = read(split, directory)  # type: ignore[operator]
+        pixels, labels = read(split, directory)
         pixels = data.halve(pixels) if halved else pixels
         count = len(labels) if split == "train" else HELD_OUT
         parts += [pixels.reshape(len(labels), 1, *pixels.shape[-2:])[:count], labels[:count]]
@@ -43,7 +43,7 @@ def classification(
 
     def validate() -> Tensor:
         with torch.no_grad():
-            outputs = torch.cat([model(part) for part in held_out.split(500)])
+            outputs = torch.cat([model(part) for part in torch.split(held_out, 500)])
             return F.cross_entropy(outputs, held_out_labels)
 
     return Training(model, loss, validate)

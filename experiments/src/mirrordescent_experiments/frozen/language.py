@@ -70,7 +70,7 @@ def language_training(
             return torch.stack(
                 [
                     cross_entropy(x, y)
-                    for x, y in zip(inputs.split(16), targets.split(16), strict=True)
+                    for x, y in zip(torch.split(inputs, 16), torch.split(targets, 16), strict=True)
                 ]
             ).mean()
 

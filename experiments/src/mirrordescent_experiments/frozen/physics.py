@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ class TanhNetwork(nn.Module):
 
     def __init__(self, *widths: int) -> None:
         super().__init__()
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in pairs[:-1]])
         self.head = nn.Linear(*pairs[-1])
 
@@ -100,14 +101,14 @@ class SineNetwork(nn.Module):
     def __init__(self, width: int = 96, frequency: float = 30.0) -> None:
         super().__init__()
         self.frequency = frequency
-        self.layers = nn.ModuleList([nn.Linear(2, width)])
-        self.layers.extend([nn.Linear(width, width) for _ in range(2)])
+        first = nn.Linear(2, width)
+        hidden = [nn.Linear(width, width) for _ in range(2)]
+        self.layers = nn.ModuleList([first, *hidden])
         self.head = nn.Linear(width, 1)
-        with torch.no_grad():
-            self.layers[0].weight.uniform_(-1 / 2, 1 / 2)
-            bound = math.sqrt(6 / width) / frequency
-            for layer in (*self.layers[1:], self.head):
-                layer.weight.uniform_(-bound, bound)
+        bound = math.sqrt(6 / width) / frequency
+        nn.init.uniform_(first.weight, -1 / 2, 1 / 2)
+        for layer in (*hidden, self.head):
+            nn.init.uniform_(layer.weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return one value for each point: (points,)."""
