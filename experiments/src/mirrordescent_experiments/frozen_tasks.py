@@ -282,13 +282,13 @@ def judge(result: Result, comparison: Comparison, seeds: int) -> None:
             ", ".join(behind) or "on none",
         )
     )
-    for rival, share in ((ADAMW, 3 / 4), (MUON, 2 / 3)):
-        wanted = math.ceil(share * counts[rival])
+    for name, share in ((ADAMW, 3 / 4), (MUON, 2 / 3)):
+        wanted = math.ceil(share * counts[name])
         result.claims.append(
             Claim(
-                f"ahead of tuned {rival} on at least {wanted} of {counts[rival]} tasks",
-                ahead[rival] >= wanted,
-                f"on {ahead[rival]}",
+                f"ahead of tuned {name} on at least {wanted} of {counts[name]} tasks",
+                ahead[name] >= wanted,
+                f"on {ahead[name]}",
             )
         )
     result.claims.append(

@@ -100,6 +100,7 @@ class Ledger:
     def _keep(self, key: str, numbers: list[float]) -> None:
         self.ends[key] = numbers
         if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with whole(self.path) as partial:
                 partial.write_text(json.dumps(self.ends, indent=0))
 

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, Unpack, overload
 
 import torch
@@ -60,7 +59,7 @@ class Request(NamedTuple):
     t: ScheduleLike | None
 
 
-class _Construction(NamedTuple):
+class Construction(NamedTuple):
     """A group as plain data, its execution, and its step sizes."""
 
     group: Group
@@ -234,6 +233,7 @@ class MirrorOptimizer(Optimizer):
         device = group["params"][0].device
         geometry = resolve_geometry(group["mirror"], group.pop("t"), device, self._entries)
         rate = LearningRate(geometry.schedule)
+        described: GradientMethod[Any] | None = None
         methods: list[GradientMethod[Any]] = []
         maps: list[MirrorMap] = []
         tensors: Tensors = []
@@ -245,7 +245,9 @@ class MirrorOptimizer(Optimizer):
             x = local(p.detach())
             key = (id(mirror), x.dtype, x.device, x.shape)
             if key not in shared:
-                shared[key] = named.method(self._method, geometry, mirror, rate)
+                method = named.method(self._method, geometry, mirror, rate)
+                described = described or method
+                shared[key] = self._for_run(method)
             methods.append(shared[key])
             maps.append(mirror)
             tensors.append(x)
@@ -261,7 +263,7 @@ class MirrorOptimizer(Optimizer):
             fused=self.fused,
             dual_dtype=self.dual_dtype,
         )
-        self._describe_group(group, methods[0], geometry)
+        self._describe_group(group, described or methods[0], geometry)
         return executor, rate
 
     def _describe_group(
@@ -280,9 +282,13 @@ class MirrorOptimizer(Optimizer):
         """Return the version of the default geometry, or None for a geometry of the user."""
         return None
 
-    def _schedule_with(self, mirror: str | Path, request: Request) -> ScheduleLike | None:
+    def _schedule_with(self, mirror: MirrorLike, request: Request) -> ScheduleLike | None:
         """Return the schedule of a group for another version of its entry."""
         return request.t
+
+    def _for_run(self, method: GradientMethod[Any]) -> GradientMethod[Any]:
+        """Return a method with the settings for the length of this run."""
+        return method
 
     def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
         """Return the map of one parameter."""
@@ -442,7 +448,7 @@ class MirrorOptimizer(Optimizer):
                 installed.
         """
         restored: dict[Tensor, dict[str, Any]] = {}
-        constructions: list[_Construction] = []
+        constructions: list[Construction] = []
 
         def check_and_restore(_: Optimizer, incoming: dict[str, Any]) -> None:
             groups = zip(self.param_groups, incoming["param_groups"], strict=False)
@@ -477,10 +483,10 @@ class MirrorOptimizer(Optimizer):
             for name in ("entry", "geometry_version", "settings"):
                 group[name] = construction.group[name]
 
-    def _construction_for(self, number: int, saved: Group) -> _Construction:
+    def _construction_for(self, number: int, saved: Group) -> Construction:
         """Return a group with the version of its entry that a state was saved with."""
         group = self.param_groups[number]
-        present = _Construction(group, self._executors[number], self._rates[number])
+        present = Construction(group, self._executors[number], self._rates[number])
         request = self._requests[number]
         if group["entry"] is None:
             return present
@@ -499,7 +505,7 @@ class MirrorOptimizer(Optimizer):
                     return construction
         return present
 
-    def _construct_again(self, number: int, mirror: str | Path) -> _Construction:
+    def _construct_again(self, number: int, mirror: MirrorLike) -> Construction:
         """Construct a group with another version of its entry."""
         group = dict(self.param_groups[number])
         group["mirror"] = mirror
@@ -507,7 +513,7 @@ class MirrorOptimizer(Optimizer):
         if group["decoupled"]:
             group["weight_decay"] = Decoupled(group["weight_decay"])
         executor, rate = self._construct_executor(number, group)
-        return _Construction(group, executor, rate)
+        return Construction(group, executor, rate)
 
     def __getstate__(self) -> dict[str, Any]:
         names = (

@@ -12,11 +12,13 @@ from torch import Tensor
 from mirrordescent import methods
 from mirrordescent.execution.parameters import GroupExecutor
 from mirrordescent.execution.sharding import Gathered, is_sharded
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import SPECTRAL_BY_KIND_VERSION, ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.roles import Role, roles as roles_by_shape
-from mirrordescent.optim.base import Group, MirrorOptimizer, Params, Request
+from mirrordescent.mirrors.start import Start, starts
+from mirrordescent.optim.base import Construction, Group, MirrorOptimizer, Params, Request
 from mirrordescent.optim.geometry import GroupGeometry, MirrorLike, NamedTensor, load_entry
 from mirrordescent.optim.options import Decoupled, Options
 from mirrordescent.optim.rate import LearningRate
@@ -68,8 +70,10 @@ class Preconditioned(MirrorOptimizer):
         momentum: β, by default 0.95.
         second_momentum: β₂ of second moments. If it is given, directions are divided by the root of
             their second moments (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
+        damping: η, by which steps along small or noisy gradients are shortened
+            (:class:`~mirrordescent.methods.DampedPreconditioned`); needs ``second_momentum``.
         lookahead: Whether v looks one step ahead, as it does by default. A learned method has its
-            own β, β₂ and v.
+            own β, β₂, η and v.
         roles: Roles of the tensors, by name.
         weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
 
@@ -99,6 +103,7 @@ class Preconditioned(MirrorOptimizer):
         steps: int | None = None,
         momentum: float | None = None,
         second_momentum: float | None = None,
+        damping: float | None = None,
         lookahead: bool | None = None,
         roles: Mapping[str, Role] | None = None,
         **options: Unpack[Options],
@@ -106,6 +111,8 @@ class Preconditioned(MirrorOptimizer):
         # Parameters may come from an iterator. A single tensor is refused by torch.
         listed: list[Any] = [] if isinstance(params, Tensor) else list(params)
         self._roles = dict(roles or _roles_of_groups(listed))
+        self._tensors = _named_tensors(listed)
+        self._starts: dict[str, Start] = {}
         self._maps: dict[Any, MirrorMap] = {}
         learned = self._learned_method(mirror)
         self._steps = steps
@@ -119,6 +126,7 @@ class Preconditioned(MirrorOptimizer):
         settings: dict[str, Any] = {
             "momentum": momentum,
             "second_momentum": second_momentum,
+            "damping": damping,
             "lookahead": lookahead,
         }
         settings = {name: value for name, value in settings.items() if value is not None}
@@ -129,6 +137,10 @@ class Preconditioned(MirrorOptimizer):
         make: Any = partial(methods.Preconditioned, normalised=True)
         if second_momentum is not None:
             make = methods.AdaptivePreconditioned
+        if damping is not None:
+            if second_momentum is None:
+                raise ValueError("damping needs second_momentum; give both or neither")
+            make = methods.DampedPreconditioned
         if lr is None:
             lr = LEARNING_RATE if learned is None else 1.0
         super().__init__(
@@ -138,6 +150,7 @@ class Preconditioned(MirrorOptimizer):
             method=partial(make, **{"momentum": MOMENTUM, **settings}),
             **options,
         )
+        self._tensors = {}
 
     def _learned_method(self, mirror: MirrorLike) -> methods.Preconditioned | None:
         """Return the entry of the zoo with this name, if it is a preconditioned method."""
@@ -153,7 +166,7 @@ class Preconditioned(MirrorOptimizer):
     def _geometry_version(self, geometry: GroupGeometry) -> int | None:
         return SPECTRAL_BY_KIND_VERSION if geometry.mirror is self._default_map else None
 
-    def _schedule_with(self, mirror: str | Path, request: Request) -> ScheduleLike | None:
+    def _schedule_with(self, mirror: MirrorLike, request: Request) -> ScheduleLike | None:
         from_defaults = (
             request.t is self.defaults["t"] and request.mirror is self.defaults["mirror"]
         )
@@ -178,25 +191,74 @@ class Preconditioned(MirrorOptimizer):
         if not isinstance(mirror, ByKind):
             return mirror
         role = self._role_of(named)
-        key = (id(mirror), role)
+        start = self._start_of(named) if mirror.needs_start else None
+        key = (id(mirror), role, start)
         if key not in self._maps:
-            self._maps[key] = mirror.of(role)
+            self._maps[key] = mirror.of(role, start)
         return self._maps[key]
 
-    def _role_of(self, named: NamedTensor) -> Role:
+    def _start_of(self, named: NamedTensor) -> Start:
+        """Return the features of a tensor at the start of the run."""
+        if not self._starts:
+            roles = {name: self._role_by_name(name, each) for name, each in self._tensors.items()}
+            self._starts = starts(self._tensors, roles)
         name = named.name.replace("_orig_mod.", "")
+        if name not in self._starts:  # a group that was added later
+            own = starts({name: named.tensor}, {name: self._role_of(named)})[name]
+            for known in self._starts.values():
+                own = own._replace(
+                    network_scale=known.network_scale, network_peak=known.network_peak
+                )
+                break
+            self._starts[name] = own
+        return self._starts[name]
+
+    def _for_run(self, method: GradientMethod[Any]) -> GradientMethod[Any]:
+        if self._steps is not None and isinstance(method, methods.DampedPreconditioned):
+            return method.over(self._steps)
+        return method
+
+    def _describe_group(
+        self, group: Group, method: GradientMethod[Any], geometry: GroupGeometry
+    ) -> None:
+        super()._describe_group(group, method, geometry)
+        number = next(
+            i for i, each in enumerate(self.param_groups) if each["params"] is group["params"]
+        )
+        names = [name.replace("_orig_mod.", "") for name in self._names(number)]
+        # Plain lists: the steps of a continued run depend on the weights at its start.
+        group["starts"] = [list(self._starts.get(name, ())) for name in names]
+
+    def _construction_for(self, number: int, saved: Group) -> Construction:
+        recorded = saved.get("starts") or []
+        names = [name.replace("_orig_mod.", "") for name in self._names(number)]
+        before = dict(self._starts)
+        for name, numbers in zip(names, recorded, strict=False):
+            if numbers:
+                self._starts[name] = Start(*numbers)
+        construction = super()._construction_for(number, saved)
+        if self._starts != before and construction.executor is self._executors[number]:
+            return self._construct_again(number, self._requests[number].mirror)
+        return construction
+
+    def _role_of(self, named: NamedTensor) -> Role:
+        return self._role_by_name(named.name, named.tensor)
+
+    def _role_by_name(self, name: str, tensor: Tensor) -> Role:
+        given = name
+        name = name.replace("_orig_mod.", "")
         role = self._roles.get(name) or self._roles.get(name.removeprefix("module."))
         if role is not None:
             return role
         # A group that was added later, or a tensor without a name: depth and normalisation are
         # those of the network.
-        role = next(iter(_roles_of_groups([(named.name, named.tensor)]).values()))
+        role = next(iter(_roles_of_groups([(given, tensor)]).values()))
         for known in self._roles.values():
             return role._replace(depth=known.depth, normed=known.normed)
         return role
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_roles", "_maps", "_steps", "_default_map")
+        names = ("_roles", "_starts", "_maps", "_steps", "_default_map")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
 
 
@@ -211,10 +273,16 @@ def _schedule_over(steps: int | None, learned: methods.Preconditioned | None) ->
 
 def _roles_of_groups(params: list[Any]) -> dict[str, Role]:
     """Return the roles of all parameters of all groups, by name or by position."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in _named_tensors(params).items()}
+    return roles_by_shape(shapes)
+
+
+def _named_tensors(params: list[Any]) -> dict[str, Tensor]:
+    """Return the parameters of all groups, by name or by position."""
     groups: list[Any] = [params]
     if params and isinstance(params[0], dict):
         groups = [group["params"] for group in params]
-    shapes: dict[str, tuple[int, ...]] = {}
+    tensors: dict[str, Tensor] = {}
     for number, group in enumerate(groups):
         members: Iterable[Any] = [group] if isinstance(group, Tensor) else group
         for i, member in enumerate(members):
@@ -223,5 +291,5 @@ def _roles_of_groups(params: list[Any]) -> dict[str, Role]:
             else:
                 name, tensor = f"{i} of group {number}", member
             if isinstance(tensor, Tensor):
-                shapes[name.replace("_orig_mod.", "")] = tuple(tensor.shape)
-    return roles_by_shape(shapes)
+                tensors[name.replace("_orig_mod.", "")] = tensor
+    return tensors

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mirrordescent import data, optim
-from mirrordescent.methods import Preconditioned
+from mirrordescent.methods import DampedPreconditioned, Preconditioned
 from mirrordescent.mirrors import roles_of
 from mirrordescent.recipes.architectures import (
     MLP_WIDTHS,
@@ -41,7 +41,7 @@ Texts: ``"numpy"``, ``"stdlib"``.
 
 CHARACTERS = 96  # printable ASCII, the line feed, and one for all others
 # Settings of a learned method that are passed to its optimiser.
-METHOD_OPTIONS = ("momentum", "second_momentum", "lookahead")
+METHOD_OPTIONS = ("momentum", "second_momentum", "damping", "lookahead")
 TEXT = 2_000_000  # characters to read at most
 
 
@@ -204,6 +204,8 @@ def optimiser_of(
         lr: Factor of all step sizes.
     """
     assert method.normalised  # as those of the optimiser always are
+    if isinstance(method, DampedPreconditioned):
+        method = method.over(steps)
     options = {name: value for name, value in method.config().items() if name in METHOD_OPTIONS}
     return optim.Preconditioned(
         model.named_parameters(),
