@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, Unpack, overload
+from typing import Any, ClassVar, NamedTuple, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,13 @@ from mirrordescent.optim.geometry import (
     saved_version_of,
 )
 from mirrordescent.optim.gradients import all_finite, clipping_factor, nonfinite_indices
-from mirrordescent.optim.options import GROUP_DEFAULTS, Decoupled, Options, checked_options
+from mirrordescent.optim.options import (
+    GROUP_DEFAULTS,
+    REFUSED,
+    Decoupled,
+    Options,
+    checked_options,
+)
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.optim.traced import register_optimizer, step_in_graph
 from mirrordescent.schedules import ScheduleLike
@@ -139,6 +145,8 @@ class MirrorOptimizer(Optimizer):
     True
     """
 
+    _refused: ClassVar[Mapping[str, str]] = REFUSED
+
     track_changes: bool
     """Whether parameters that others have changed between two steps are detected."""
 
@@ -151,7 +159,7 @@ class MirrorOptimizer(Optimizer):
         method: MakeMethod | None = None,
         **options: Unpack[Options],
     ) -> None:
-        chosen = checked_options(options)
+        chosen = checked_options(options, self._refused)
         self.max_grad_norm = chosen.pop("max_grad_norm")
         self.nonfinite = chosen.pop("nonfinite")
         self.dual_dtype = chosen.pop("dual_dtype")
@@ -415,7 +423,8 @@ class MirrorOptimizer(Optimizer):
         moves = rate.lr != 0
         shrink = None
         if weight_decay and group["decoupled"]:
-            shrink = 1 - rate(group["k"] + 1) * weight_decay
+            decay = rate(group["k"] + 1) * weight_decay
+            shrink = [1 - decay * size for size in self._decay_sizes(batch)]
         executor.step(
             batch._replace(gradients=g),
             self.state,
@@ -427,6 +436,10 @@ class MirrorOptimizer(Optimizer):
         )
         if moves:
             group["k"] += 1
+
+    def _decay_sizes(self, batch: GradientBatch) -> list[float]:
+        """Return the size of each parameter's steps, by which a decoupled decay is multiplied."""
+        return [1.0] * len(batch.updates)
 
     # Checkpoints
 
