@@ -334,23 +334,27 @@ def matrix_directions(maps: Sequence[Any], tensors: Tensors, fused: bool = False
         if not y.numel():
             continue
         poles = None
-        if fused and approximation == "resolvents" and kernels.has_directions(y, mirror.parts):
-            poles = len(fit.shifts)
+        if fused and approximation == "resolvents":
+            oriented = mirror.layout.oriented(y)
+            if kernels.has_directions(oriented, mirror.layout.block_shape(oriented.shape)):
+                poles = len(fit.shifts)
         groups.setdefault((approximation, y.dtype, y.device, poles), []).append(i)
     for (approximation, _, _, poles), indices in groups.items():
         group_fits = [fit_of[i] for i in indices]
+        layouts = [maps[i].layout for i in indices]
+        group = [layout.oriented(tensors[i]) for i, layout in zip(indices, layouts, strict=True)]
         if poles is not None:
-            group = [tensors[i] for i in indices]
-            directions = kernels.directions(group, group_fits, [maps[i].parts for i in indices])
+            shapes = [layout.block_shape(y.shape) for layout, y in zip(layouts, group, strict=True)]
+            directions = kernels.directions(group, group_fits, shapes)
         else:
             blocks = [matrix_blocks(maps[i], tensors[i][None]) for i in indices]
             combined = _normalised(combine_matrices(approximation, blocks, group_fits))
             directions = [
-                direction.reshape(tensors[i].shape).to(tensors[i])
-                for i, direction in zip(indices, combined, strict=True)
+                direction.reshape(y.shape).to(y)
+                for direction, y in zip(combined, group, strict=True)
             ]
-        for i, direction in zip(indices, directions, strict=True):
-            result[i] = direction
+        for i, layout, direction in zip(indices, layouts, directions, strict=True):
+            result[i] = layout.oriented(direction).contiguous()
     return result
 
 

@@ -240,7 +240,7 @@ class ByKind(MirrorMap):
         """
         mirror: Any = self.maps[KINDS.index(role.kind)]
         if isinstance(mirror, SingularValues):
-            mirror = mirror.split(role.parts)
+            mirror = mirror.with_layout(role.layout)
         width = self.widths[role.kind]
         if role.kind in ("embedding", "vector"):
             width = 0.0
@@ -313,5 +313,5 @@ def _dilated(domain: Domain, c: float) -> Domain:
     if isinstance(domain, Box):
         return Box(c * domain.lower, c * domain.upper)
     if isinstance(domain, SpectralBall):
-        return SpectralBall(c * domain.radius, domain.parts)
+        return SpectralBall(c * domain.radius, *domain.layout)
     raise TypeError(f"ScaledMap does not support the domain of the map: {domain.description}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, Unpack, overload
+from typing import Any, ClassVar, NamedTuple, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,13 @@ from mirrordescent.optim.geometry import (
     saved_version_of,
 )
 from mirrordescent.optim.gradients import all_finite, clipping_factor, nonfinite_indices
-from mirrordescent.optim.options import GROUP_DEFAULTS, Decoupled, Options, checked_options
+from mirrordescent.optim.options import (
+    GROUP_DEFAULTS,
+    REFUSED,
+    Decoupled,
+    Options,
+    checked_options,
+)
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.optim.traced import register_optimizer, step_in_graph
 from mirrordescent.schedules import ScheduleLike
@@ -95,8 +101,8 @@ class MirrorOptimizer(Optimizer):
             needs), or groups.
         lr: Learning rate; learning-rate schedulers of torch change it.
         mirror: A :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a
-            batch of one; a layer-wise map with a map for each parameter; the name or file of an
-            entry of the zoo; None for the Euclidean map.
+            batch of one; a layer-wise map with a map for each parameter; a learned method with its
+            map; the name or file of an entry of the zoo; None for the Euclidean map.
         method: Class or function that returns a :class:`~mirrordescent.methods.GradientMethod` for
             a map and step sizes t, such as ``methods.SMD``. If ``mirror`` names a learned method of
             the same class, or of a class that extends it, that method is used instead, with all its
@@ -138,6 +144,8 @@ class MirrorOptimizer(Optimizer):
     True
     """
 
+    _refused: ClassVar[Mapping[str, str]] = REFUSED
+
     track_changes: bool
     """Whether parameters that others have changed between two steps are detected."""
 
@@ -150,7 +158,7 @@ class MirrorOptimizer(Optimizer):
         method: MakeMethod | None = None,
         **options: Unpack[Options],
     ) -> None:
-        chosen = checked_options(options)
+        chosen = checked_options(options, self._refused)
         self.max_grad_norm = chosen.pop("max_grad_norm")
         self.nonfinite = chosen.pop("nonfinite")
         self.dual_dtype = chosen.pop("dual_dtype")
@@ -421,7 +429,8 @@ class MirrorOptimizer(Optimizer):
         moves = rate.lr != 0
         shrink = None
         if weight_decay and group["decoupled"]:
-            shrink = 1 - rate(group["k"] + 1) * weight_decay
+            decay = rate(group["k"] + 1) * weight_decay
+            shrink = [1 - decay * size for size in self._decay_sizes(batch)]
         executor.step(
             batch._replace(gradients=g),
             self.state,
@@ -433,6 +442,10 @@ class MirrorOptimizer(Optimizer):
         )
         if moves:
             group["k"] += 1
+
+    def _decay_sizes(self, batch: GradientBatch) -> list[float]:
+        """Return the size of each parameter's steps, by which a decoupled decay is multiplied."""
+        return [1.0] * len(batch.updates)
 
     # Checkpoints
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,7 +11,7 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from mirrordescent import methods
-from mirrordescent.execution.parameters import GroupExecutor
+from mirrordescent.execution.parameters import GradientBatch, GroupExecutor
 from mirrordescent.execution.sharding import Gathered, is_sharded
 from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
@@ -20,12 +21,16 @@ from mirrordescent.mirrors.roles import Role, roles as roles_by_shape
 from mirrordescent.mirrors.start import Start, starts
 from mirrordescent.optim.base import Construction, Group, MirrorOptimizer, Params, Request
 from mirrordescent.optim.geometry import GroupGeometry, MirrorLike, NamedTensor, load_entry
-from mirrordescent.optim.options import Decoupled, Options
+from mirrordescent.optim.names import doubts_of_names, members_of, named_shapes
+from mirrordescent.optim.options import REFUSED_BY_PRECONDITIONED, Decoupled, Options
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.schedules import OverRun, ScheduleLike
 
 LEARNING_RATE = 3e-3
 """Default for the geometry set by hand; a learned method has its own scales."""
+
+SMALL_LEARNING_RATE = 0.03
+"""Learning rates below it are warned of with a learned method, whose default is 1."""
 
 MOMENTUM = 0.95
 """Default for the geometry set by hand; a learned method has its own momentum."""
@@ -37,7 +42,7 @@ class Preconditioned(MirrorOptimizer):
     .. code-block:: none
 
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g
-        x⁺ = (1 − t_k w)x − t_k c s(v) ∇ψ*(v)                    t_k = lr·s(k)
+        x⁺ = (1 − t_k c w)x − t_k c s(v) ∇ψ*(v)                  t_k = lr·s(k)
 
     The map acts on momenta, not on weights, and the step is normalised: before the scale c, the
     entries of a step have mean square 1 (:meth:`~mirrordescent.mirrors.MirrorMap.direction`). By
@@ -51,9 +56,10 @@ class Preconditioned(MirrorOptimizer):
 
         md.optim.Preconditioned(model.named_parameters(), mirror="network-spectral", steps=1000)
 
-    Pass named parameters, so that embeddings, gates and normalisation layers are recognised. For
-    grouped convolutions, norms without gains, and embeddings with unusual names, pass
-    ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
+    :class:`SpectralDescent` is the same optimiser with the learned geometry by default, and takes
+    the model. Here, roles are those of the names of the parameters (:func:`mirrors.roles`), by a
+    rule that does not change between releases. Pass ``roles=md.mirrors.roles_of(model)`` to read
+    them from the layers. A mirror map of your own is used on every tensor.
 
     Tensors with similar maps are stepped together. On a CPU, one call of a C kernel steps all
     matrices. Under ``DistributedDataParallel`` nothing changes. Under FSDP2 every process keeps its
@@ -75,7 +81,9 @@ class Preconditioned(MirrorOptimizer):
         lookahead: Whether v looks one step ahead, as it does by default. A learned method has its
             own β, β₂, η and v.
         roles: Roles of the tensors, by name.
-        weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
+        weight_decay: w, decoupled and in the units of AdamW: where AdamW takes a step of size lr
+            and shrinks the weights by lr·w, this takes a step of size t_k c and shrinks them by
+            t_k c w. The map does not see it.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -91,8 +99,10 @@ class Preconditioned(MirrorOptimizer):
     True
     """
 
+    _refused = REFUSED_BY_PRECONDITIONED
     _steps: int | None = None
     _default_map: MirrorMap | None = None
+    _doubts: str | None = None
 
     def __init__(
         self,
@@ -110,8 +120,8 @@ class Preconditioned(MirrorOptimizer):
     ) -> None:
         # Parameters may come from an iterator. A single tensor is refused by torch.
         listed: list[Any] = [] if isinstance(params, Tensor) else list(params)
-        self._roles = dict(roles or _roles_of_groups(listed))
-        self._tensors = _named_tensors(listed)
+        self._roles = self._find_roles(listed, roles)
+        self._tensors = {member.name: member.tensor for member in members_of(listed)}
         self._starts: dict[str, Start] = {}
         self._maps: dict[Any, MirrorMap] = {}
         learned = self._learned_method(mirror)
@@ -152,8 +162,19 @@ class Preconditioned(MirrorOptimizer):
         )
         self._tensors = {}
 
+    def _find_roles(self, params: list[Any], given: Mapping[str, Role] | None) -> dict[str, Role]:
+        """Return the roles of all parameters by name, or by position if they have no names."""
+        if given:
+            return dict(given)
+        named = named_shapes(params)
+        found = roles_by_shape(named.shapes)
+        self._doubts = doubts_of_names(named, found)
+        return found
+
     def _learned_method(self, mirror: MirrorLike) -> methods.Preconditioned | None:
-        """Return the entry of the zoo with this name, if it is a preconditioned method."""
+        """Return a learned method of this class, given itself or as an entry of the zoo."""
+        if isinstance(mirror, methods.Preconditioned):
+            return mirror
         if not isinstance(mirror, str | Path):
             return None
         entry = load_entry(mirror, self._entries)
@@ -161,7 +182,18 @@ class Preconditioned(MirrorOptimizer):
 
     def _construct_executor(self, number: int, group: Group) -> tuple[GroupExecutor, LearningRate]:
         group["weight_decay"] = Decoupled(group["weight_decay"])
+        mirror = group["mirror"]
+        if self._learned_method(mirror) is not None and float(group["lr"]) < SMALL_LEARNING_RATE:
+            warnings.warn(
+                f"lr = {float(group['lr']):g} multiplies the step sizes of {mirror!r}, which are "
+                f"learned: steps will be that many times their usual size. lr is 1 by default and "
+                f"rarely needs a change; learning rates of AdamW or Muon do not apply here",
+                stacklevel=6,
+            )
         return super()._construct_executor(number, group)
+
+    def _decay_sizes(self, batch: GradientBatch) -> list[float]:
+        return [update.mirror.direction_size for update in batch.updates]
 
     def _geometry_version(self, geometry: GroupGeometry) -> int | None:
         return SPECTRAL_BY_KIND_VERSION if geometry.mirror is self._default_map else None
@@ -190,6 +222,9 @@ class Preconditioned(MirrorOptimizer):
             return named.map_from(mirror)
         if not isinstance(mirror, ByKind):
             return mirror
+        if self._doubts:
+            warnings.warn(self._doubts, stacklevel=7)
+            self._doubts = None
         role = self._role_of(named)
         start = self._start_of(named) if mirror.needs_start else None
         key = (id(mirror), role, start)
@@ -252,7 +287,7 @@ class Preconditioned(MirrorOptimizer):
             return role
         # A group that was added later, or a tensor without a name: depth and normalisation are
         # those of the network.
-        role = next(iter(_roles_of_groups([(given, tensor)]).values()))
+        role = next(iter(roles_by_shape({given: tuple(tensor.shape)}).values()))
         for known in self._roles.values():
             return role._replace(depth=known.depth, normed=known.normed)
         return role
@@ -269,27 +304,3 @@ def _schedule_over(steps: int | None, learned: methods.Preconditioned | None) ->
     if learned is not None and isinstance(learned.t, OverRun):
         return learned.t.over(steps)
     return OverRun(steps)
-
-
-def _roles_of_groups(params: list[Any]) -> dict[str, Role]:
-    """Return the roles of all parameters of all groups, by name or by position."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in _named_tensors(params).items()}
-    return roles_by_shape(shapes)
-
-
-def _named_tensors(params: list[Any]) -> dict[str, Tensor]:
-    """Return the parameters of all groups, by name or by position."""
-    groups: list[Any] = [params]
-    if params and isinstance(params[0], dict):
-        groups = [group["params"] for group in params]
-    tensors: dict[str, Tensor] = {}
-    for number, group in enumerate(groups):
-        members: Iterable[Any] = [group] if isinstance(group, Tensor) else group
-        for i, member in enumerate(members):
-            if isinstance(member, tuple):
-                name, tensor = member
-            else:
-                name, tensor = f"{i} of group {number}", member
-            if isinstance(tensor, Tensor):
-                tensors[name.replace("_orig_mod.", "")] = tensor
-    return tensors
