@@ -126,7 +126,9 @@ def has_directions(y: Tensor, blocks: BlockShape) -> bool:
 
 
 def directions(
-    tensors: Sequence[Tensor], functions: Sequence[Any], shapes: Sequence[BlockShape]
+    tensors: Sequence[Tensor],
+    functions: Sequence[Any],
+    shapes: Sequence[BlockShape] | None = None,
 ) -> list[Tensor]:
     """Return D/rms(D) with D = U diag(h(σ)) Vᵀ for every block X of every tensor; 0 for zeros.
 
@@ -136,7 +138,8 @@ def directions(
         tensors: Tensors.
         functions: h of each tensor, a :class:`~mirrordescent.mirrors.resolvents.Resolvents` of the
             singular values divided by ‖XXᵀ‖_F^½. All have the same number of shifts.
-        shapes: Number of blocks of each tensor, and the rows and columns of a block.
+        shapes: Number of blocks of each tensor, and the rows and columns of a block. By default
+            every tensor is one matrix, its first axis against all others.
     """
     x = list(map(Tensor.contiguous, tensors))
     y = list(map(torch.empty_like, x))
@@ -145,6 +148,8 @@ def directions(
     columns = array("q")
     weights = array("d")
     shifts = array("d")
+    if shapes is None:
+        shapes = [_one_matrix(tensor) for tensor in x]
     for h, shape in zip(functions, shapes, strict=True):
         blocks.append(shape[0])
         rows.append(shape[1])
@@ -163,6 +168,12 @@ def directions(
         shifts=shifts,
     )
     return y
+
+
+def _one_matrix(y: Tensor) -> BlockShape:
+    """Return the shape of a tensor as one matrix, its first axis against all others."""
+    rows = y.shape[0] if y.ndim else 1
+    return 1, rows, y.numel() // max(rows, 1)
 
 
 def _sizes(tensors: Sequence[Tensor]) -> array[int]:

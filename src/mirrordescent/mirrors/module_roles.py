@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from mirrordescent._internal.user_warnings import warn_user
 from mirrordescent.mirrors.data_flow import DataFlow, data_flow
 from mirrordescent.mirrors.roles import (
     LOOKED_UP,
@@ -26,7 +26,7 @@ from mirrordescent.mirrors.roles import (
 
 _NORMALISING = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
-_DERIVED = ("_g", "_v", "_orig")  # of weight and spectral normalisation by hooks
+_DERIVED = ("g", "v", "orig")  # of weight and spectral normalisation by hooks
 
 
 class _Place(NamedTuple):
@@ -136,11 +136,10 @@ def _places(model: nn.Module) -> Iterator[_Place]:
         if isinstance(layer, parametrize.ParametrizationList):
             continue
         for attribute, p in layer.named_parameters(recurse=False):
-            bare = attribute
-            for suffix in _DERIVED:
-                if hasattr(layer, attribute.removesuffix(suffix)):
-                    bare = attribute.removesuffix(suffix)
-            scale = bare != attribute and attribute.endswith("_g")
+            bare, _, suffix = attribute.rpartition("_")
+            if suffix not in _DERIVED or not hasattr(layer, bare):
+                bare = attribute
+            scale = bare != attribute and suffix == "g"
             yield _Place(path, layer, bare, names[id(p)], p, scale)
         derived: Any = layer.parametrizations if parametrize.is_parametrized(layer) else {}
         for attribute, originals in derived.items():
@@ -239,26 +238,27 @@ def _guessed_outputs(
 def _in_repeated_block(model: nn.Module, name: str) -> bool:
     """Return whether a parameter is inside one of several blocks of the same class."""
     path = name.split(".")
-    for depth, part in enumerate(path[:-3]):
+    for depth, part in enumerate(path[:-2]):
         parent = model.get_submodule(".".join(path[:depth]))
         blocks = dict(parent.named_children())
-        same = [block for block in blocks.values() if type(block) is type(blocks[part])]
-        if part.isdigit() and len(blocks) > 0 and len(same) == len(blocks):
+        if part.isdigit() and len(blocks) > 1 and len(set(map(type, blocks.values()))) == 1:
             return True
     return False
 
 
 def _normalises(layer: nn.Module) -> bool:
     """Return whether a layer is a normalisation layer of torch, or of a class called a norm."""
-    return isinstance(layer, _NORMALISING) or type(layer).__name__.lower().endswith("norm")
+    if isinstance(layer, _NORMALISING):
+        return True
+    cls = type(layer)  # torch.nn.utils has classes of weight normalisation
+    return cls.__name__.lower().endswith("norm") and not cls.__module__.startswith("torch.nn.utils")
 
 
 def _warn_of(names: list[str], found: dict[str, Role]) -> None:
     listed = ", ".join(
         f"{name} (taken as {found[name].kind} with {found[name].fan_in} inputs)" for name in names
     )
-    warnings.warn(
+    warn_user(
         f"the roles of these parameters are uncertain: {listed}. If one is wrong, correct it with "
         f"roles={{name: md.mirrors.Role(kind, fan_in=…)}}",
-        stacklevel=3,
     )

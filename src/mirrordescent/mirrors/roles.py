@@ -1,13 +1,13 @@
 """Roles of the tensors of a network: input, hidden, output, convolution, embedding or vector.
 
 A geometry that depends on roles, not on names, can be used on networks that it was not learned on.
-The layers of a model determine the roles (:func:`~mirrordescent.mirrors.roles_of`). Names and shapes
-are a fallback if there is no model. Two rules read them:
+The layers of a model determine the roles (:func:`~mirrordescent.mirrors.roles_of`). Names and
+shapes are a fallback if there is no model. Two rules read them:
 
 - :func:`roles` is the rule that stored geometries were published with. It does not change, so that
   a version of an entry takes the same steps in every release.
-- :func:`roles_by_name` knows more names: adapters, weight normalisation, stacks of matrices, tokens,
-  heads. :class:`mirrordescent.optim.SpectralDescent` uses it.
+- :func:`roles_by_name` knows more names: adapters, weight normalisation, stacks of matrices,
+  tokens, heads. :class:`mirrordescent.optim.SpectralDescent` uses it.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def named_shapes(params: list[Any]) -> NamedShapes:
 def doubts_of_names(named: NamedShapes, found: Mapping[str, Role]) -> str | None:
     """Return a warning if roles by names are doubtful, or None.
 
-    They are if some tensors have no names, if matrices are in several groups, whose order may not be
-    that of the layers, or if the two rules that read names disagree.
+    They are if some tensors have no names, if matrices are in several groups, whose order may not
+    be that of the layers, or if the two rules that read names disagree.
     """
     if named.unnamed and len(named.shapes) > 1:
         return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from mirrordescent import methods
+from mirrordescent._internal.user_warnings import warn_user
 from mirrordescent.execution.parameters import GradientBatch, GroupExecutor
 from mirrordescent.execution.sharding import Gathered, is_sharded
 from mirrordescent.methods.base import GradientMethod
@@ -184,11 +184,10 @@ class Preconditioned(MirrorOptimizer):
         group["weight_decay"] = Decoupled(group["weight_decay"])
         mirror = group["mirror"]
         if self._learned_method(mirror) is not None and float(group["lr"]) < SMALL_LEARNING_RATE:
-            warnings.warn(
+            warn_user(
                 f"lr = {float(group['lr']):g} multiplies the step sizes of {mirror!r}, which are "
                 f"learned: steps will be that many times their usual size. lr is 1 by default and "
                 f"rarely needs a change; learning rates of AdamW or Muon do not apply here",
-                stacklevel=6,
             )
         return super()._construct_executor(number, group)
 
@@ -223,7 +222,7 @@ class Preconditioned(MirrorOptimizer):
         if not isinstance(mirror, ByKind):
             return mirror
         if self._doubts:
-            warnings.warn(self._doubts, stacklevel=7)
+            warn_user(self._doubts)
             self._doubts = None
         role = self._role_of(named)
         start = self._start_of(named) if mirror.needs_start else None
