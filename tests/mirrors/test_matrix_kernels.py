@@ -10,6 +10,7 @@ from mirrordescent import kernels, optim
 from mirrordescent.execution.matrices import matrix_directions
 from mirrordescent.mirrors import Euclidean, SpectralPower
 from mirrordescent.mirrors.resolvents import Resolvents
+from mirrordescent.mirrors.singular_values import MatrixLayout
 
 H = Resolvents((0.5, 0.02, 0.3), (2e-4, 0.04))
 SHAPES = [
@@ -77,11 +78,11 @@ def test_any_number_of_resolvents(poles):
 
 def test_blocks_are_matrices_of_their_own_and_are_scaled_together():
     X = numbers(3, 10, 6) * torch.tensor([1.0, 100.0, 1e-3]).double()[:, None, None]
-    (found,) = kernels.directions([X.flatten(0, 1)], [H], [3])
+    (found,) = kernels.directions([X.flatten(0, 1)], [H], [(3, 10, 6)])
     assert torch.allclose(found, by_svd(X).flatten(0, 1), atol=1e-10)
     assert float(found.square().mean()) == pytest.approx(1)
     with pytest.raises(ValueError, match="30 rows cannot be divided into 4 blocks"):
-        kernels.directions([X.flatten(0, 1)], [H], [4])
+        MatrixLayout(parts=4).block_shape((30, 6))
 
 
 def test_convolutions_vectors_and_numbers_are_matrices_too():

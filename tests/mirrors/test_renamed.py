@@ -10,7 +10,6 @@ from mirrordescent.mirrors.dense import KroneckerQuadratic, LowRankQuadratic
 from mirrordescent.mirrors.icnn import Potential
 from mirrordescent.mirrors.inverse import Inversion, NotConverged, invert
 from mirrordescent.mirrors.odd import Saturating
-from mirrordescent.mirrors.roles import Role
 from mirrordescent.mirrors.singular_values import SpectralBall
 from mirrordescent.mirrors.symmetry import Symmetry, check_equivariance, permute
 from mirrordescent.mirrors.tied import Tied
@@ -22,7 +21,6 @@ MOVED = [
     LowRankQuadratic,
     NotConverged,
     Potential,
-    Role,
     Saturating,
     ScaledMap,
     SpectralBall,

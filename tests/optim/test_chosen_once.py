@@ -16,6 +16,9 @@ from mirrordescent.mirrors import PNorm, spectral_by_kind
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import parameters, run
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.* parameters have no names", "ignore:input and output layers are taken"
+)
 SHAPES = [(6, 4), (4,), (5, 7), (3, 2, 2)]
 
 

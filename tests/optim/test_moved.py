@@ -26,6 +26,9 @@ from mirrordescent.mirrors import (
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import OPTIMISERS, parameters, pull, run
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.* parameters have no names", "ignore:input and output layers are taken"
+)
 MIRRORS = [
     None,
     Diagonal(2.0),

@@ -342,4 +342,5 @@ def test_they_are_optimisers():
         "Decoupled",
         "MirrorOptimizer",
         "Preconditioned",
+        "SpectralDescent",
     ]

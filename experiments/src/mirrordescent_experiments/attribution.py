@@ -36,7 +36,7 @@ from mirrordescent.methods import AMD, MD, Equipped, Method, Preconditioned
 from mirrordescent.mirrors import ByKind, Conjugate, Euclidean, LearnedPair, MirrorMap
 from mirrordescent.oracles import Minibatch, Oracle, Rounded
 from mirrordescent.recipes import RECIPES
-from mirrordescent.recipes.spectral_maps import TaskFamily
+from mirrordescent.recipes.spectral_maps import AnyTask, TaskFamily
 from mirrordescent.recipes.training_tasks import LEARNING, VALIDATION, Task
 from mirrordescent.references import certify
 from mirrordescent.schedules import TYPICAL_LENGTH, Interpolated, OverRun
@@ -305,7 +305,7 @@ def of_networks(
     )
     family = TaskFamily(LEARNING, tuple(tasks), directory)
 
-    def losses(method: Preconditioned, some: tuple[Task, ...], networks: int) -> Tensor:
+    def losses(method: Preconditioned, some: tuple[AnyTask, ...], networks: int) -> Tensor:
         runs = [family.log_losses(method, some, TEST_SEED + i) for i in range(networks)]
         return torch.cat(runs).exp().clamp(max=WORST)[None]
 

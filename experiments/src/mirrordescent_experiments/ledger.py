@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from mirrordescent import zoo
 from mirrordescent._internal import cache
 from mirrordescent._internal.files import whole
+from mirrordescent.recipes.general_tasks import GeneralTask
 from mirrordescent.recipes.spectral_maps import ENTRY
 from mirrordescent.recipes.training_tasks import End, Task
 from mirrordescent_experiments.contestants import (
@@ -45,7 +46,7 @@ class Ledger:
 
     def run(
         self,
-        task: Task,
+        task: Task | GeneralTask,
         contestant: TunableOptimiser,
         setting: Setting,
         seed: int,
@@ -57,7 +58,9 @@ class Ledger:
         if key not in self.ends:
             with muon_in_single_precision():
                 end = task.train(contestant.make(*setting), seed, self.directory, steps)
-            self.say(f"{key}: loss {end.loss:.4g}, {end.seconds:.1f} s")
+            self.say(
+                f"{key}: loss {end.loss:.4g}, held out {end.test_loss:.4g}, {end.seconds:.1f} s"
+            )
             self._keep(key, list(end))
         return End(*self.ends[key])
 
@@ -97,6 +100,7 @@ class Ledger:
     def _keep(self, key: str, numbers: list[float]) -> None:
         self.ends[key] = numbers
         if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with whole(self.path) as partial:
                 partial.write_text(json.dumps(self.ends, indent=0))
 

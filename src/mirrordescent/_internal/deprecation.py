@@ -8,8 +8,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
+
+from mirrordescent._internal.user_warnings import warn_user
 
 MOVED_MODULES = {
     "alike": "_internal.reproducible",
@@ -151,17 +153,7 @@ def warn_deprecated(message: str) -> None:
 
     Python shows a DeprecationWarning by default only if it belongs to the user's own script.
     """
-    library = __name__.partition(".")[0]
-    frame = sys._getframe(1)
-    level = 2
-    while frame.f_back is not None and _package_of(frame) == library:
-        frame = frame.f_back
-        level += 1
-    warnings.warn(message, DeprecationWarning, stacklevel=level)
-
-
-def _package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    warn_user(message, DeprecationWarning)
 
 
 def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:

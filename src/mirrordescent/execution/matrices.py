@@ -14,6 +14,7 @@ from mirrordescent import kernels
 from mirrordescent.execution.tensors import Tensors
 from mirrordescent.methods.adaptive import TINY, AdaptivePreconditioned
 from mirrordescent.methods.base import GradientMethod
+from mirrordescent.methods.damped import DampedPreconditioned
 from mirrordescent.methods.preconditioned import Preconditioned
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import ScaledMap
@@ -88,14 +89,20 @@ class AdaptiveSteps(PreconditionedSteps):
 
     def __call__(self, count: int, x: Tensors, stored: Tensors, g: Tensors) -> None:
         """m, n and w as in ``update``,  x ← (1 − t·decay)x − t ℓ u/√(n/w)."""
-        method = self.method
-        beta = method.second_momentum
-        t = float(method.t(count))
         m = stored[0::3]
         n = stored[1::3]
         w = stored[2::3]
-        u = self.directions(self._update_momenta(m, g))
-        steps = [t * size for size in self.directions.sizes]
+        t = float(self.method.t(count))
+        v = self._update_momenta(m, g)
+        self._move(x, n, w, v, [t * size for size in self.directions.sizes], t)
+
+    def _move(
+        self, x: Tensors, n: Tensors, w: Tensors, v: Tensors, steps: list[float], t: float
+    ) -> None:
+        """Update n and w, and move x by the given step sizes."""
+        method = self.method
+        beta = method.second_momentum
+        u = self.directions(v)
         keep = 1 - t * method.decay
         if self.fused and kernels.has_moments(x, n, u):
             kernels.adaptive_step(x, n, w, u, steps, beta, keep, TINY)
@@ -111,9 +118,41 @@ class AdaptiveSteps(PreconditionedSteps):
         torch._foreach_addcdiv_(x, scaled, roots, [-step for step in steps])
 
 
+class DampedSteps(AdaptiveSteps):
+    """Steps of :class:`DampedPreconditioned` in place on many tensors, each with its own map."""
+
+    def __call__(self, count: int, x: Tensors, stored: Tensors, g: Tensors) -> None:
+        """m, n, w and q as in ``update``,  x ← (1 − t·decay)x − t r^η ℓ u/√(n/w)."""
+        method = self.method
+        m = stored[0::4]
+        n = stored[1::4]
+        w = stored[2::4]
+        q = stored[3::4]
+        t = float(method.t(count))
+        v = self._update_momenta(m, g)
+        means = torch.stack(q)
+        means += (self._squared_norms(g) - means) / count
+        torch._foreach_copy_(q, list(means.unbind()))
+        tiny = torch.finfo(means.dtype).tiny
+        scaled = (method.momentum_weight(count) ** 2 * means).clamp(min=tiny)
+        ratios = (self._squared_norms(v) / scaled).clamp(max=1.0)
+        factors = (ratios ** (method.damping / 2)).tolist()
+        steps = [t * c * f for c, f in zip(self.directions.sizes, factors, strict=True)]
+        self._move(x, n, w, v, steps, t)
+
+    def _squared_norms(self, tensors: Tensors) -> Tensor:
+        """Return the squared norm of each whole tensor."""
+        squares = torch.stack(torch._foreach_norm(tensors)).square()
+        if any(map(is_divided, self.maps)):
+            parts = zip(self.maps, squares, strict=True)
+            squares = torch.stack([mirror.sum_of_parts(square) for mirror, square in parts])
+        return squares
+
+
 SHARED_STEPS: dict[type[GradientMethod[Any]], type[PreconditionedSteps]] = {
     Preconditioned: PreconditionedSteps,
     AdaptivePreconditioned: AdaptiveSteps,
+    DampedPreconditioned: DampedSteps,
 }
 """Steps that share work between tensors, by the exact class of the method."""
 
@@ -125,7 +164,7 @@ def uses_kernels(method: GradientMethod[Any], mirror: MirrorMap) -> bool:
     """
     if type(method) not in SHARED_STEPS:
         return False
-    if type(method) is AdaptivePreconditioned or type(unscaled(mirror)) is PNorm:
+    if isinstance(method, AdaptivePreconditioned) or type(unscaled(mirror)) is PNorm:
         return True
     return any(
         isinstance(part, SingularValues) and part.products is not None for part in mirror.modules()
@@ -182,6 +221,11 @@ class UnitDirections:
         for i, size in self._inner_sizes.items():
             result[i] = result[i] / size
         return result
+
+
+def is_divided(mirror: MirrorMap) -> bool:
+    """Return whether processes hold parts of the tensor of a map."""
+    return type(mirror).sum_of_parts is not MirrorMap.sum_of_parts
 
 
 def unscaled(mirror: MirrorMap) -> MirrorMap:
@@ -290,23 +334,27 @@ def matrix_directions(maps: Sequence[Any], tensors: Tensors, fused: bool = False
         if not y.numel():
             continue
         poles = None
-        if fused and approximation == "resolvents" and kernels.has_directions(y, mirror.parts):
-            poles = len(fit.shifts)
+        if fused and approximation == "resolvents":
+            oriented = mirror.layout.oriented(y)
+            if kernels.has_directions(oriented, mirror.layout.block_shape(oriented.shape)):
+                poles = len(fit.shifts)
         groups.setdefault((approximation, y.dtype, y.device, poles), []).append(i)
     for (approximation, _, _, poles), indices in groups.items():
         group_fits = [fit_of[i] for i in indices]
+        layouts = [maps[i].layout for i in indices]
+        group = [layout.oriented(tensors[i]) for i, layout in zip(indices, layouts, strict=True)]
         if poles is not None:
-            group = [tensors[i] for i in indices]
-            directions = kernels.directions(group, group_fits, [maps[i].parts for i in indices])
+            shapes = [layout.block_shape(y.shape) for layout, y in zip(layouts, group, strict=True)]
+            directions = kernels.directions(group, group_fits, shapes)
         else:
             blocks = [matrix_blocks(maps[i], tensors[i][None]) for i in indices]
             combined = _normalised(combine_matrices(approximation, blocks, group_fits))
             directions = [
-                direction.reshape(tensors[i].shape).to(tensors[i])
-                for i, direction in zip(indices, combined, strict=True)
+                direction.reshape(y.shape).to(y)
+                for direction, y in zip(combined, group, strict=True)
             ]
-        for i, direction in zip(indices, directions, strict=True):
-            result[i] = direction
+        for i, layout, direction in zip(indices, layouts, directions, strict=True):
+            result[i] = layout.oriented(direction).contiguous()
     return result
 
 

@@ -202,7 +202,7 @@ class GroupExecutor:
         *,
         tracker: ChangeTracker | None,
         moves: bool = True,
-        shrink: float | None = None,
+        shrink: Sequence[float] | None = None,
         name_of: Callable[[Tensor], str] = str,
     ) -> None:
         """Take step k + 1 in place.
@@ -213,7 +213,7 @@ class GroupExecutor:
             k: Steps taken.
             tracker: Tracker of changes by others; None if they are not tracked.
             moves: Whether the parameters are stepped. If not, only changes are handled.
-            shrink: Factor of a decoupled weight decay; None if there is none.
+            shrink: Factor of a decoupled weight decay of each parameter; None if there is none.
             name_of: Function that names a parameter in an error message.
         """
         updates, parameters, x, g = batch
@@ -276,15 +276,15 @@ class GroupExecutor:
         for i in self._single_steps:
             self._arranged[i].step(k, x[i], stored[i], g[i])
 
-    def _shrink(self, factor: float, x: Tensors, stored: list[Fields]) -> None:
+    def _shrink(self, factors: Sequence[float], x: Tensors, stored: list[Fields]) -> None:
         """Scale parameters, and shift the stored fields that depend on their position."""
         dependent = set(self._tracked)
-        free = [place for i, place in enumerate(x) if i not in dependent]
+        free = [i for i in range(len(x)) if i not in dependent]
         if free:
-            torch._foreach_mul_(free, factor)
+            torch._foreach_mul_(select(x, free), [factors[i] for i in free])
         for i in self._tracked:
             previous = x[i].clone()
-            x[i].mul_(factor)
+            x[i].mul_(factors[i])
             self._arranged[i].shift(x[i], previous, stored[i])
 
     def _arrange_if_changed(self, batch: GradientBatch, stored: list[Fields]) -> None:

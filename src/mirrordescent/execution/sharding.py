@@ -109,6 +109,12 @@ class Gathered(MirrorMap):
     def direction_size(self) -> float:
         return self.mirror.direction_size
 
+    def sum_of_parts(self, values: Tensor) -> Tensor:
+        from torch.distributed.tensor import DTensor, Partial, Replicate
+
+        split = [Replicate() if p.is_replicate() else Partial() for p in self.placements]
+        return DTensor.from_local(values, self.mesh, split, run_check=False).full_tensor()
+
     def _on_whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
         from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from mirrordescent.kernels.call import addresses, function, supports
 
 MAX_SMALLER_SIDE = 512
 """Smaller side up to which the workspace of a matrix fits into the cache."""
+
+BlockShape: TypeAlias = tuple[int, int, int]
+"""The number of matrices in a tensor, and the rows and columns of each."""
 
 _dtype = attrgetter("dtype")
 _device = attrgetter("device")
@@ -111,30 +114,32 @@ def powers(tensors: Sequence[Tensor], exponent: float) -> list[Tensor]:
     return y
 
 
-def has_directions(y: Tensor, parts: int = 1) -> bool:
-    """Return whether :func:`directions` supports a tensor with this many blocks of rows.
+def has_directions(y: Tensor, blocks: BlockShape) -> bool:
+    """Return whether :func:`directions` supports a tensor that is read as these matrices.
 
     Derivatives are not supported.
     """
-    _, rows, columns = _block_shape(y, parts)
+    _, rows, columns = blocks
     if not supports(y) or min(rows, columns) > MAX_SMALLER_SIDE:
         return False
     return not (torch.is_grad_enabled() and y.requires_grad)
 
 
 def directions(
-    tensors: Sequence[Tensor], functions: Sequence[Any], parts: Sequence[int] | None = None
+    tensors: Sequence[Tensor],
+    functions: Sequence[Any],
+    shapes: Sequence[BlockShape] | None = None,
 ) -> list[Tensor]:
     """Return D/rms(D) with D = U diag(h(σ)) Vᵀ for every block X of every tensor; 0 for zeros.
 
-    Tensors are matrices: their first axis against all others. The mean square is over all blocks
-    of a tensor.
+    The mean square is over all blocks of a tensor.
 
     Args:
         tensors: Tensors.
         functions: h of each tensor, a :class:`~mirrordescent.mirrors.resolvents.Resolvents` of the
             singular values divided by ‖XXᵀ‖_F^½. All have the same number of shifts.
-        parts: Number of blocks of rows of each tensor; by default one.
+        shapes: Number of blocks of each tensor, and the rows and columns of a block. By default
+            every tensor is one matrix, its first axis against all others.
     """
     x = list(map(Tensor.contiguous, tensors))
     y = list(map(torch.empty_like, x))
@@ -143,8 +148,9 @@ def directions(
     columns = array("q")
     weights = array("d")
     shifts = array("d")
-    for tensor, h, count in zip(x, functions, parts or [1] * len(x), strict=True):
-        shape = _block_shape(tensor, count)
+    if shapes is None:
+        shapes = [_one_matrix(tensor) for tensor in x]
+    for h, shape in zip(functions, shapes, strict=True):
         blocks.append(shape[0])
         rows.append(shape[1])
         columns.append(shape[2])
@@ -164,12 +170,10 @@ def directions(
     return y
 
 
-def _block_shape(y: Tensor, parts: int) -> tuple[int, int, int]:
-    """Return the number of blocks, and the rows and columns of each."""
+def _one_matrix(y: Tensor) -> BlockShape:
+    """Return the shape of a tensor as one matrix, its first axis against all others."""
     rows = y.shape[0] if y.ndim else 1
-    if rows % parts:
-        raise ValueError(f"{rows} rows cannot be divided into {parts} blocks")
-    return parts, rows // parts, y.numel() // max(rows, 1)
+    return 1, rows, y.numel() // max(rows, 1)
 
 
 def _sizes(tensors: Sequence[Tensor]) -> array[int]:

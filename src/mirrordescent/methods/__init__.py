@@ -25,6 +25,7 @@ from mirrordescent.methods.baselines import (
 )
 from mirrordescent.methods.certified import Certified
 from mirrordescent.methods.conditioned import Conditioned
+from mirrordescent.methods.damped import DampedPreconditioned
 from mirrordescent.methods.descent import MD, SMD
 from mirrordescent.methods.equipped import Equipped
 from mirrordescent.methods.fista import FISTA
@@ -58,6 +59,7 @@ __all__ = [
     "Certified",
     "CondatVu",
     "Conditioned",
+    "DampedPreconditioned",
     "DualFISTA",
     "Equipped",
     "GradientMethod",

@@ -1,6 +1,6 @@
 """Dual-space preconditioning with second moments of the directions."""
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -86,6 +86,11 @@ class AdaptivePreconditioned(Preconditioned):
 
     def update(self, state: AdaptiveState, grad: Tree) -> AdaptiveState:  # type: ignore[override]
         m, v = self._momenta(state.m, grad)
+        n, w, d = self._adapted(state, v)
+        return AdaptiveState(state.k + 1, self._moved(state, d), m, n, w)
+
+    def _adapted(self, state: Any, v: Tree) -> tuple[Tree, Tree, Tree]:
+        """Return n⁺, w⁺ and ℓ u/√(n⁺/w⁺)."""
         sizes = self.mirror.direction_sizes(v)
         u = tree_map(torch.div, self.mirror.direction(v), sizes)
         n = tree_map(lambda n, u: torch.lerp(n, u.square(), 1 - self.second_momentum), state.n, u)
@@ -93,4 +98,4 @@ class AdaptivePreconditioned(Preconditioned):
         d = tree_map(
             lambda u, n, w, c: c * per_sample(w.sqrt(), u) * u / (n.sqrt() + TINY), u, n, w, sizes
         )
-        return AdaptiveState(state.k + 1, self._moved(state, d), m, n, w)
+        return n, w, d

@@ -15,10 +15,11 @@ from mirrordescent.mirrors.entropy import (
 from mirrordescent.mirrors.icnn import ConvICNN, DenseICNN
 from mirrordescent.mirrors.layerwise import Layerwise, layerwise, transfer
 from mirrordescent.mirrors.learned import Conjugate, LearnedPair
+from mirrordescent.mirrors.module_roles import roles_of
 from mirrordescent.mirrors.norms import PNorm, SquaredPNorm
 from mirrordescent.mirrors.odd import SoftSign
 from mirrordescent.mirrors.quadratic import Diagonal, Euclidean
-from mirrordescent.mirrors.roles import roles, roles_of
+from mirrordescent.mirrors.roles import Role, roles, roles_by_name
 from mirrordescent.mirrors.singular_values import SingularValues, SpectralPower
 from mirrordescent.mirrors.spectral import Spectral, SpectralSpline
 from mirrordescent.mirrors.spline import Spline
@@ -45,6 +46,7 @@ __all__ = [
     "NegativeEntropy",
     "OrthantEntropy",
     "PNorm",
+    "Role",
     "SimplexEntropy",
     "SingularValues",
     "SoftSign",
@@ -58,6 +60,7 @@ __all__ = [
     "Weighted",
     "layerwise",
     "roles",
+    "roles_by_name",
     "roles_of",
     "spectral_by_kind",
     "symmetries",
@@ -72,7 +75,6 @@ __getattr__ = renamed_attributes(
         "LowRankQuadratic": "mirrordescent.mirrors.dense:LowRankQuadratic",
         "NotConverged": "mirrordescent.mirrors.inverse:NotConverged",
         "Potential": "mirrordescent.mirrors.icnn:Potential",
-        "Role": "mirrordescent.mirrors.roles:Role",
         "Saturating": "mirrordescent.mirrors.odd:Saturating",
         "ScaledMap": "mirrordescent.mirrors.by_kind:ScaledMap",
         "SpectralBall": "mirrordescent.mirrors.singular_values:SpectralBall",

@@ -230,6 +230,10 @@ class MirrorMap(Part, nn.Module):
             return self.direction_size
         return dict.fromkeys(y, self.direction_size)
 
+    def sum_of_parts(self, values: Tensor) -> Tensor:
+        """Return the sum of values over the processes that hold parts of a tensor."""
+        return values
+
     # Formulas for one tensor that a subclass may improve.
 
     def _step(self, x: Tensor, v: Tensor, t: float | Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NoReturn, get_args
 
@@ -14,6 +15,7 @@ from mirrordescent.mirrors.base import MirrorMap, StrongConvexity
 from mirrordescent.mirrors.odd import SoftSign
 from mirrordescent.mirrors.roles import LayerKind, Role, roles
 from mirrordescent.mirrors.singular_values import SingularValues, SpectralBall, SpectralPower
+from mirrordescent.mirrors.start import Start
 from mirrordescent.parts import Config
 from mirrordescent.trees import Tree
 
@@ -30,6 +32,15 @@ TYPICAL_FAN_IN = 64
 
 TYPICAL_DEPTH = 4
 """Depth at which the scale of a kind does not depend on ``depth``."""
+
+
+TRAINED_PEAK = 1.67
+"""Median over the matrices of a trained language model of the largest singular value, relative to
+that of random matrices.
+"""
+
+SMALLEST_SCALE = 0.02
+"""Scale of the weights at the start below which steps are not shortened further."""
 
 
 class ScaledMap(MirrorMap):
@@ -116,6 +127,19 @@ class ByKind(MirrorMap):
     ``depth`` is the exponent by which steps shrink in deep networks, because changes of layers
     multiply. With normalisation layers they do not multiply, and ``depth_normed`` is used.
 
+    Two further numbers condition steps on the weights at the start of a run
+    (:mod:`~mirrordescent.mirrors.start`), if these are known:
+
+    .. code-block:: none
+
+        c ← c · min(1, scale)^initial                       scale of the network's weights
+        c ← c · min(1, trained · rms/c)^p                   p = log peak/log 1.67, within [0, 1]
+
+    The first shortens the steps of networks whose weights are small for their fan-in, such as sine
+    networks. The second makes the steps of trained weights proportional to their size. p is 0 for
+    random and 1 for trained weights. Vectors take the factor of a hidden layer of fan-in 64 with
+    the default initialisation. Inner layers and vectors count as trained if most of the network is.
+
     Args:
         maps: Map for every kind: ``"input"``, ``"hidden"``, ``"output"``, ``"conv"``,
             ``"embedding"``, ``"vector"``.
@@ -125,6 +149,9 @@ class ByKind(MirrorMap):
         depth: Exponent of the depth; 0 for steps that do not depend on the depth.
         depth_normed: Exponent of the depth in networks with normalisation layers; ``depth`` if it
             is not given.
+        initial: Exponent of the scale of the weights at the start; 0 for none.
+        trained: Size of a step over that of the weights, for trained weights; None to treat them
+            like random ones.
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
@@ -140,6 +167,8 @@ class ByKind(MirrorMap):
         width: float | Mapping[LayerKind, float] = 0.5,
         depth: float = 0.0,
         depth_normed: float | None = None,
+        initial: float = 0.0,
+        trained: float | None = None,
     ) -> None:
         super().__init__()
         missing = [kind for kind in KINDS if kind not in maps]
@@ -160,6 +189,12 @@ class ByKind(MirrorMap):
         self.width = dict(width) if isinstance(width, Mapping) else float(width)
         self.depth = float(depth)
         self.depth_normed = None if depth_normed is None else float(depth_normed)
+        if not initial >= 0:
+            raise ValueError(f"initial must be ≥ 0, got {initial}")
+        if trained is not None:
+            require_positive(trained=trained)
+        self.initial = float(initial)
+        self.trained = None if trained is None else float(trained)
         self.maps = nn.ModuleList([maps[kind] for kind in KINDS])
         self.log_scales = nn.Parameter(torch.tensor([given.get(kind, 1.0) for kind in KINDS]).log())
         for claim in ("exact", "elementwise", "proven", "defined_on_boundary"):
@@ -185,13 +220,27 @@ class ByKind(MirrorMap):
         }
         if self.depth_normed is not None:
             config["depth_normed"] = self.depth_normed
+        if self.initial:
+            config["initial"] = self.initial
+        if self.trained is not None:
+            config["trained"] = self.trained
         return config
 
-    def of(self, role: Role) -> ScaledMap:
-        """Return the map of a tensor with this role."""
+    @property
+    def needs_start(self) -> bool:
+        """Whether steps depend on the weights at the start of a run."""
+        return self.initial > 0 or self.trained is not None
+
+    def of(self, role: Role, start: Start | None = None) -> ScaledMap:
+        """Return the map of a tensor with this role.
+
+        Args:
+            role: Role of the tensor.
+            start: Features of the weights at the start; None if they are not known.
+        """
         mirror: Any = self.maps[KINDS.index(role.kind)]
         if isinstance(mirror, SingularValues):
-            mirror = mirror.split(role.parts)
+            mirror = mirror.with_layout(role.layout)
         width = self.widths[role.kind]
         if role.kind in ("embedding", "vector"):
             width = 0.0
@@ -200,7 +249,23 @@ class ByKind(MirrorMap):
             depth = self.depth_normed
         width_factor = (role.fan_in / TYPICAL_FAN_IN) ** -width
         depth_factor = (role.depth / TYPICAL_DEPTH) ** -depth
-        return ScaledMap(mirror, self.scales[role.kind] * (width_factor * depth_factor))
+        c = self.scales[role.kind] * (width_factor * depth_factor)
+        return ScaledMap(mirror, c if start is None else self._conditioned(c, role.kind, start))
+
+    def _conditioned(self, c: float, kind: LayerKind, start: Start) -> float:
+        """Return the scale c, conditioned on the weights at the start."""
+        c *= min(1.0, max(SMALLEST_SCALE, start.network_scale)) ** self.initial
+        if self.trained is None:
+            return c
+        if kind == "vector":
+            factor = self.trained / (math.sqrt(3 * TYPICAL_FAN_IN) * self.scales["hidden"])
+        elif start.rms > 0:
+            factor = self.trained * start.rms / c
+        else:
+            return c
+        peak = start.peak if kind == "output" else max(start.peak, start.network_peak)
+        share = min(1.0, max(0.0, math.log(peak) / math.log(TRAINED_PEAK)))
+        return c * min(1.0, factor) ** share
 
     def _each(self, what: str, trees: tuple[Any, ...], *rest: Any) -> dict[str, Tensor]:
         """Call a method of the map of each leaf."""
@@ -248,5 +313,5 @@ def _dilated(domain: Domain, c: float) -> Domain:
     if isinstance(domain, Box):
         return Box(c * domain.lower, c * domain.upper)
     if isinstance(domain, SpectralBall):
-        return SpectralBall(c * domain.radius, domain.parts)
+        return SpectralBall(c * domain.radius, *domain.layout)
     raise TypeError(f"ScaledMap does not support the domain of the map: {domain.description}")

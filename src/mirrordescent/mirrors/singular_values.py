@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+import math
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +22,41 @@ Form: TypeAlias = Literal["products", "resolvents"]
 
 FORMS: dict[Form, Any] = {"products": products, "resolvents": resolvents}
 """Modules with the functions ``fitted`` and ``combined``, by the name of the approximation."""
+
+
+class MatrixLayout(NamedTuple):
+    """How a tensor is read as one or several matrices.
+
+    The first ``row_axes`` axes of the tensor, flattened, are rows, and the others are columns. The
+    rows are divided into ``parts`` blocks, each of which is a matrix of its own.
+
+    Args:
+        parts: Number of blocks of rows.
+        row_axes: Number of leading axes that are rows.
+        transposed: Whether a tensor with two axes is transposed first, so that ``parts`` divides
+            its columns.
+    """
+
+    parts: int = 1
+    row_axes: int = 1
+    transposed: bool = False
+
+    def oriented(self, x: Tensor) -> Tensor:
+        """Return the tensor, or samples of it, in the orientation in which rows are divided.
+
+        The same call on the result returns the original.
+        """
+        return x.mT if self.transposed else x
+
+    def block_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the number of matrices, and their rows and columns, of an oriented tensor."""
+        rows = math.prod(shape[: self.row_axes])
+        if rows % self.parts:
+            raise ValueError(
+                f"{rows} rows cannot be divided into {self.parts} blocks: change parts"
+            )
+        columns = math.prod(shape[self.row_axes :])
+        return self.parts, rows // self.parts, columns
 
 
 class SingularValues(MirrorMap):
@@ -65,27 +101,37 @@ class SingularValues(MirrorMap):
              [-9.,  0.]]])
     """
 
-    def __init__(self, inner: MirrorMap, parts: int = 1, products: int | None = None) -> None:
+    def __init__(
+        self,
+        inner: MirrorMap,
+        parts: int = 1,
+        products: int | None = None,
+        row_axes: int = 1,
+        transposed: bool = False,
+    ) -> None:
         super().__init__()
         if not inner.symmetric:
             raise TypeError(
                 "the inner map must be symmetric to act on singular values, "
                 f"which {type(inner).__name__} is not"
             )
-        if parts < 1 or products not in (None, *SIGN):
+        if parts < 1 or row_axes < 1 or products not in (None, *SIGN):
             raise ValueError(
-                f"parts must be at least 1 and products None or one of {list(SIGN)}, "
-                f"got {parts} and {products}"
+                f"parts and row_axes must be at least 1 and products None or one of {list(SIGN)}, "
+                f"got {parts}, {row_axes} and {products}"
             )
         self.inner = inner
         self.parts = parts
         self.products = products
+        self.row_axes = row_axes
+        self.transposed = transposed
+        self.layout = MatrixLayout(parts, row_axes, transposed)
         self.exact = inner.exact
         self.proven = inner.proven
         self.certified = inner.certified
         self.defined_on_boundary = inner.defined_on_boundary
-        self.primal_domain = _domain_of_matrices(inner.primal_domain, parts)
-        self.dual_domain = _domain_of_matrices(inner.dual_domain, parts)
+        self.primal_domain = _domain_of_matrices(inner.primal_domain, self.layout)
+        self.dual_domain = _domain_of_matrices(inner.dual_domain, self.layout)
         self._fitted: dict[Form, tuple[Any, Any]] = {}
 
     @property
@@ -102,27 +148,31 @@ class SingularValues(MirrorMap):
     def continuous(self) -> bool | None:
         return self.inner.continuous
 
-    def split(self, parts: int) -> SingularValues:
-        """Return the map with another number of blocks of rows; both share the inner map."""
-        return self if parts == self.parts else SingularValues(self.inner, parts, self.products)
+    def with_layout(self, layout: MatrixLayout) -> SingularValues:
+        """Return the map for tensors that are read in another way; both share the inner map."""
+        if layout == self.layout:
+            return self
+        return SingularValues(self.inner, layout.parts, self.products, *layout[1:])
 
     def _potential(self, x: Tensor) -> Tensor:
-        singular = singular_values(as_matrices(x, self.parts))
+        singular = singular_values(as_matrices(x, self.layout))
         return self.inner._potential(singular).reshape(len(x), -1).sum(1)
 
     def _to_dual(self, x: Tensor) -> Tensor:
-        return of_singular_values(x, self.inner._to_dual, self.parts)
+        return of_singular_values(x, self.inner._to_dual, self.layout)
 
     def _to_primal(self, y: Tensor) -> Tensor:
-        return of_singular_values(y, self.inner._to_primal, self.parts)
+        return of_singular_values(y, self.inner._to_primal, self.layout)
 
     def _size(self, y: Tensor) -> Tensor:
         """‖y‖₄ (Schatten) of every block."""
-        X = as_matrices(y, self.parts).to(torch.promote_types(y.dtype, torch.float64))
+        X = as_matrices(y, self.layout).to(torch.promote_types(y.dtype, torch.float64))
         gram = X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
         size = torch.linalg.vector_norm(gram, dim=(-2, -1)).sqrt().to(y.dtype)
         rows = size.reshape(len(y), self.parts, 1).expand(-1, -1, X.shape[-2])
-        return rows.reshape(len(y), -1, *[1] * (y.ndim - 2)) if y.ndim > 1 else rows.reshape(len(y))
+        shape = self.layout.oriented(y).shape
+        lead = shape[: 1 + self.row_axes]
+        return self.layout.oriented(rows.reshape(*lead, *[1] * (len(shape) - len(lead))))
 
     def _direction(self, y: Tensor) -> Tensor:
         learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
@@ -132,13 +182,17 @@ class SingularValues(MirrorMap):
             return y
         form = approximation_on(y.device)
         fit = self.fit(form)
-        has_kernel = kernels.available() and kernels.has_directions(y[0], self.parts)
+        oriented = self.layout.oriented(y)
+        blocks = self.layout.block_shape(oriented.shape[1:])
+        has_kernel = kernels.available() and kernels.has_directions(oriented[0], blocks)
         if form == "resolvents" and has_kernel:
-            samples = list(y)
+            samples = list(oriented)
             count = len(samples)
-            return torch.stack(kernels.directions(samples, [fit] * count, [self.parts] * count))
+            found = torch.stack(kernels.directions(samples, [fit] * count, [blocks] * count))
+            return self.layout.oriented(found)
         (combination,) = combine_matrices(form, [matrix_blocks(self, y)], [fit])
-        return unit(combination.reshape(y.shape).to(y.dtype))
+        combined = self.layout.oriented(combination.reshape(oriented.shape))
+        return unit(combined.to(y.dtype))
 
     def fit(self, form: Form) -> Any:
         """Return the fit of an approximation to ∇φ*, cached until the inner map changes."""
@@ -154,7 +208,12 @@ class SingularValues(MirrorMap):
         return self.inner._to_primal(column)[:, 0].to(s)
 
     def config(self) -> Config:
-        return {"inner": self.inner, "parts": self.parts, "products": self.products}
+        config: Config = {"inner": self.inner, "parts": self.parts, "products": self.products}
+        if self.row_axes != 1:
+            config["row_axes"] = self.row_axes
+        if self.transposed:
+            config["transposed"] = True
+        return config
 
 
 class SpectralPower(SingularValues):
@@ -198,47 +257,55 @@ class SpectralBall(Domain):
 
     Args:
         radius: Bound on the singular values.
-        parts: Number of blocks of rows.
+        parts, row_axes, transposed: See :class:`MatrixLayout`.
     """
 
     bounded = True
 
-    def __init__(self, radius: float, parts: int = 1) -> None:
+    def __init__(
+        self, radius: float, parts: int = 1, row_axes: int = 1, transposed: bool = False
+    ) -> None:
         self.radius = float(radius)
         self.parts = parts
+        self.row_axes = row_axes
+        self.transposed = transposed
+        self.layout = MatrixLayout(parts, row_axes, transposed)
         self.description = f"all singular values below {radius:g}"
 
     def _contains(self, x: Tensor, closed: bool) -> Tensor:
-        largest = singular_values(as_matrices(x, self.parts)).amax(-1).reshape(len(x), -1)
+        largest = singular_values(as_matrices(x, self.layout)).amax(-1).reshape(len(x), -1)
         return largest <= self.radius * (1 + 1e-5) if closed else largest < self.radius
 
     def _project(self, x: Tensor) -> Tensor:
-        return of_singular_values(x, lambda s: s.clamp(max=self.radius), self.parts)
+        return of_singular_values(x, lambda s: s.clamp(max=self.radius), self.layout)
 
     def _inner_point(self, like: Tensor) -> Tensor:
         return torch.zeros_like(like)
 
 
-def as_matrices(x: Tensor, parts: int = 1) -> Tensor:
-    """Return samples (batch, out, …) as matrices (batch · parts, out/parts, …).
+ONE_MATRIX = MatrixLayout()
+"""The first axis against all others."""
+
+
+def as_matrices(x: Tensor, layout: MatrixLayout = ONE_MATRIX) -> Tensor:
+    """Return samples (batch, …) as matrices (batch · parts, rows, columns).
 
     Numbers and vectors become columns.
     """
-    rows = x.shape[1] if x.ndim > 1 else 1
-    if rows % parts:
-        raise ValueError(f"{rows} rows cannot be divided into {parts} blocks: change parts")
-    return x.reshape(len(x) * parts, rows // parts, -1)
+    x = layout.oriented(x)
+    _, rows, columns = layout.block_shape(x.shape[1:])
+    return x.reshape(len(x) * layout.parts, rows, columns)
 
 
-def of_singular_values(x: Tensor, function: Any, parts: int = 1) -> Tensor:
+def of_singular_values(x: Tensor, function: Any, layout: MatrixLayout = ONE_MATRIX) -> Tensor:
     """Return U diag(f(σ)) Vᵀ, for a function f with f(0) = 0.
 
     Args:
         x: Samples (batch, out, …).
         function: Function f, which maps (batch, count) to the same shape.
-        parts: Number of blocks of rows.
+        layout: How samples are read as matrices.
     """
-    X = as_matrices(x, parts)
+    X = as_matrices(x, layout)
     tall = X.shape[-2] > X.shape[-1]
     X = (X.mT if tall else X).to(torch.promote_types(x.dtype, torch.float64))
     U = torch.linalg.eigh(X @ X.mT)[1]
@@ -248,7 +315,8 @@ def of_singular_values(x: Tensor, function: Any, parts: int = 1) -> Tensor:
     mapped = function(sigma.to(x.dtype)).to(sigma)
     factors = torch.where(positive, mapped, 0.0) / torch.where(positive, sigma, 1.0)
     result = U @ (factors[..., None] * rows)
-    return (result.mT if tall else result).reshape(x.shape).to(x.dtype)
+    matrices = result.mT if tall else result
+    return layout.oriented(matrices.reshape(layout.oriented(x).shape)).to(x.dtype)
 
 
 def singular_values(X: Tensor) -> Tensor:
@@ -265,7 +333,7 @@ def singular_values(X: Tensor) -> Tensor:
 
 def matrix_blocks(mirror: SingularValues, y: Tensor) -> Tensor:
     """Return samples as matrices, in the precision of the computation."""
-    return as_matrices(y, mirror.parts).to(_compute_dtype(y))
+    return as_matrices(y, mirror.layout).to(_compute_dtype(y))
 
 
 def approximation_on(device: torch.device) -> Form:
@@ -279,10 +347,10 @@ def combine_matrices(form: Form, blocks: list[Tensor], fits: list[Any]) -> list[
         return list(FORMS[form].combined(blocks, fits))
 
 
-def _domain_of_matrices(domain: Domain, parts: int) -> Domain:
+def _domain_of_matrices(domain: Domain, layout: MatrixLayout) -> Domain:
     """Return the domain of matrices whose singular values lie in the domain of the inner map."""
     if isinstance(domain, Box) and domain.lower == -domain.upper:
-        return SpectralBall(domain.upper, parts)
+        return SpectralBall(domain.upper, *layout)
     if not isinstance(domain, WholeSpace):
         raise TypeError(
             "the domain of the inner map must be all of Rⁿ or a box [−r, r], "

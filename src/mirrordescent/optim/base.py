@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, Unpack, overload
+from typing import Any, ClassVar, NamedTuple, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +39,13 @@ from mirrordescent.optim.geometry import (
     saved_version_of,
 )
 from mirrordescent.optim.gradients import all_finite, clipping_factor, nonfinite_indices
-from mirrordescent.optim.options import GROUP_DEFAULTS, Decoupled, Options, checked_options
+from mirrordescent.optim.options import (
+    GROUP_DEFAULTS,
+    REFUSED,
+    Decoupled,
+    Options,
+    checked_options,
+)
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.optim.traced import register_optimizer, step_in_graph
 from mirrordescent.schedules import ScheduleLike
@@ -60,7 +65,7 @@ class Request(NamedTuple):
     t: ScheduleLike | None
 
 
-class _Construction(NamedTuple):
+class Construction(NamedTuple):
     """A group as plain data, its execution, and its step sizes."""
 
     group: Group
@@ -96,8 +101,8 @@ class MirrorOptimizer(Optimizer):
             needs), or groups.
         lr: Learning rate; learning-rate schedulers of torch change it.
         mirror: A :class:`~mirrordescent.mirrors.MirrorMap`, applied to every parameter as to a
-            batch of one; a layer-wise map with a map for each parameter; the name or file of an
-            entry of the zoo; None for the Euclidean map.
+            batch of one; a layer-wise map with a map for each parameter; a learned method with its
+            map; the name or file of an entry of the zoo; None for the Euclidean map.
         method: Class or function that returns a :class:`~mirrordescent.methods.GradientMethod` for
             a map and step sizes t, such as ``methods.SMD``. If ``mirror`` names a learned method of
             the same class, or of a class that extends it, that method is used instead, with all its
@@ -139,6 +144,8 @@ class MirrorOptimizer(Optimizer):
     True
     """
 
+    _refused: ClassVar[Mapping[str, str]] = REFUSED
+
     track_changes: bool
     """Whether parameters that others have changed between two steps are detected."""
 
@@ -151,7 +158,7 @@ class MirrorOptimizer(Optimizer):
         method: MakeMethod | None = None,
         **options: Unpack[Options],
     ) -> None:
-        chosen = checked_options(options)
+        chosen = checked_options(options, self._refused)
         self.max_grad_norm = chosen.pop("max_grad_norm")
         self.nonfinite = chosen.pop("nonfinite")
         self.dual_dtype = chosen.pop("dual_dtype")
@@ -234,6 +241,7 @@ class MirrorOptimizer(Optimizer):
         device = group["params"][0].device
         geometry = resolve_geometry(group["mirror"], group.pop("t"), device, self._entries)
         rate = LearningRate(geometry.schedule)
+        described: GradientMethod[Any] | None = None
         methods: list[GradientMethod[Any]] = []
         maps: list[MirrorMap] = []
         tensors: Tensors = []
@@ -245,7 +253,9 @@ class MirrorOptimizer(Optimizer):
             x = local(p.detach())
             key = (id(mirror), x.dtype, x.device, x.shape)
             if key not in shared:
-                shared[key] = named.method(self._method, geometry, mirror, rate)
+                method = named.method(self._method, geometry, mirror, rate)
+                described = described or method
+                shared[key] = self._for_run(method)
             methods.append(shared[key])
             maps.append(mirror)
             tensors.append(x)
@@ -261,7 +271,7 @@ class MirrorOptimizer(Optimizer):
             fused=self.fused,
             dual_dtype=self.dual_dtype,
         )
-        self._describe_group(group, methods[0], geometry)
+        self._describe_group(group, described or methods[0], geometry)
         return executor, rate
 
     def _describe_group(
@@ -280,9 +290,13 @@ class MirrorOptimizer(Optimizer):
         """Return the version of the default geometry, or None for a geometry of the user."""
         return None
 
-    def _schedule_with(self, mirror: str | Path, request: Request) -> ScheduleLike | None:
+    def _schedule_with(self, mirror: MirrorLike, request: Request) -> ScheduleLike | None:
         """Return the schedule of a group for another version of its entry."""
         return request.t
+
+    def _for_run(self, method: GradientMethod[Any]) -> GradientMethod[Any]:
+        """Return a method with the settings for the length of this run."""
+        return method
 
     def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
         """Return the map of one parameter."""
@@ -415,7 +429,8 @@ class MirrorOptimizer(Optimizer):
         moves = rate.lr != 0
         shrink = None
         if weight_decay and group["decoupled"]:
-            shrink = 1 - rate(group["k"] + 1) * weight_decay
+            decay = rate(group["k"] + 1) * weight_decay
+            shrink = [1 - decay * size for size in self._decay_sizes(batch)]
         executor.step(
             batch._replace(gradients=g),
             self.state,
@@ -427,6 +442,10 @@ class MirrorOptimizer(Optimizer):
         )
         if moves:
             group["k"] += 1
+
+    def _decay_sizes(self, batch: GradientBatch) -> list[float]:
+        """Return the size of each parameter's steps, by which a decoupled decay is multiplied."""
+        return [1.0] * len(batch.updates)
 
     # Checkpoints
 
@@ -442,7 +461,7 @@ class MirrorOptimizer(Optimizer):
                 installed.
         """
         restored: dict[Tensor, dict[str, Any]] = {}
-        constructions: list[_Construction] = []
+        constructions: list[Construction] = []
 
         def check_and_restore(_: Optimizer, incoming: dict[str, Any]) -> None:
             groups = zip(self.param_groups, incoming["param_groups"], strict=False)
@@ -477,10 +496,10 @@ class MirrorOptimizer(Optimizer):
             for name in ("entry", "geometry_version", "settings"):
                 group[name] = construction.group[name]
 
-    def _construction_for(self, number: int, saved: Group) -> _Construction:
+    def _construction_for(self, number: int, saved: Group) -> Construction:
         """Return a group with the version of its entry that a state was saved with."""
         group = self.param_groups[number]
-        present = _Construction(group, self._executors[number], self._rates[number])
+        present = Construction(group, self._executors[number], self._rates[number])
         request = self._requests[number]
         if group["entry"] is None:
             return present
@@ -499,7 +518,7 @@ class MirrorOptimizer(Optimizer):
                     return construction
         return present
 
-    def _construct_again(self, number: int, mirror: str | Path) -> _Construction:
+    def _construct_again(self, number: int, mirror: MirrorLike) -> Construction:
         """Construct a group with another version of its entry."""
         group = dict(self.param_groups[number])
         group["mirror"] = mirror
@@ -507,7 +526,7 @@ class MirrorOptimizer(Optimizer):
         if group["decoupled"]:
             group["weight_decay"] = Decoupled(group["weight_decay"])
         executor, rate = self._construct_executor(number, group)
-        return _Construction(group, executor, rate)
+        return Construction(group, executor, rate)
 
     def __getstate__(self) -> dict[str, Any]:
         names = (

@@ -4,7 +4,7 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from mirrordescent.schedules import Constant, Schedule, ScheduleLike, as_schedul
 from mirrordescent.zoo.hub import is_address
 from mirrordescent.zoo.versions import split_version
 
-MirrorLike: TypeAlias = MirrorMap | str | Path | None
+MirrorLike: TypeAlias = MirrorMap | GradientMethod[Any] | str | Path | None
 MakeMethod: TypeAlias = Callable[[MirrorMap, Schedule], GradientMethod[Any]]
 Entries: TypeAlias = dict[str, nn.Module]
 
@@ -45,7 +45,8 @@ def resolve_geometry(
     """Return the geometry that a user has named.
 
     Args:
-        mirror: A map, the name or file of an entry of the zoo, or None for the Euclidean map.
+        mirror: A map, a learned method, the name or file of an entry of the zoo, or None for the
+            Euclidean map.
         t: Schedule s; None for the schedule of a learned method, or 1.
         device: Device of the parameters.
         entries: Entries of the zoo that were loaded before; new ones are added.
@@ -55,9 +56,17 @@ def resolve_geometry(
         return GroupGeometry(Euclidean(), schedule)
     if isinstance(mirror, MirrorMap):
         return GroupGeometry(mirror, schedule)
+    if isinstance(mirror, GradientMethod):
+        given = require_usable(copy.deepcopy(mirror).to(device), "mirror")
+        if given.mirror is None:
+            raise ValueError(f"the method given as mirror, {type(given).__name__}, has no map")
+        return GroupGeometry(
+            given.mirror, schedule if t is not None else cast(Schedule, given.t), given
+        )
     if not isinstance(mirror, str | Path):
         raise TypeError(
-            f"mirror must be a MirrorMap, the name of an entry of the zoo, or None; got {mirror!r}"
+            f"mirror must be a MirrorMap, a learned method, the name of an entry of the zoo, or "
+            f"None; got {mirror!r}"
         )
     entry = entry_on_device(mirror, device, entries)
     name = zoo.versioned(mirror)

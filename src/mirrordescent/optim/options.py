@@ -1,5 +1,6 @@
 """The options that all optimisers share."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
@@ -54,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
 
 _NO_MOMENTUM = "the momentum of AMD is cap / (r + cap): set cap and r; other methods have none"
 
-REFUSED = {
+REFUSED: Mapping[str, str] = {
     "capturable": (
         "steps cannot be captured in CUDA graphs; with nonfinite=None and track_changes = False "
         "they do not synchronise"
@@ -67,13 +68,34 @@ REFUSED = {
     "betas": _NO_MOMENTUM,
     "amsgrad": "mirror descent has no such variant",
 }
+"""Options of other optimisers, with what to do instead."""
+
+REFUSED_BY_PRECONDITIONED: Mapping[str, str] = {
+    **REFUSED,
+    "betas": (
+        "omit it with a learned geometry, which has its own; otherwise set momentum (β₁) and "
+        "second_momentum (β₂)"
+    ),
+    "eps": "omit it: directions are divided by their own size, and need no such number",
+    "amsgrad": "omit it: second moments are those of normalised directions",
+    "nesterov": "set lookahead instead, which is the default",
+    "ns_steps": "omit it: directions are computed by inverses, whose number is part of the map",
+    "ns_coefficients": "omit it: directions are computed by inverses",
+    "adjust_lr_fn": "omit it: step sizes depend on the kind and the width of each layer",
+}
+"""Options of AdamW and Muon, with what to do instead."""
 
 
-def checked_options(options: Options) -> dict[str, Any]:
-    """Return all options with their defaults, or raise for unknown options and wrong values."""
+def checked_options(options: Options, refused: Mapping[str, str] = REFUSED) -> dict[str, Any]:
+    """Return all options with their defaults, or raise for unknown options and wrong values.
+
+    Args:
+        options: Options of the user.
+        refused: Options of other optimisers, with what to do instead.
+    """
     for name in options:
-        if name in REFUSED:
-            raise TypeError(f"{name} is not an option of mirror descent: {REFUSED[name]}")
+        if name in refused:
+            raise TypeError(f"{name} is not an option of mirror descent: {refused[name]}")
         if name not in DEFAULTS:
             raise TypeError(unknown(name, list(DEFAULTS), "option of an optimiser"))
     chosen: dict[str, Any] = {**DEFAULTS, **options}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,20 +10,27 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from mirrordescent import methods
-from mirrordescent.execution.parameters import GroupExecutor
+from mirrordescent._internal.user_warnings import warn_user
+from mirrordescent.execution.parameters import GradientBatch, GroupExecutor
 from mirrordescent.execution.sharding import Gathered, is_sharded
+from mirrordescent.methods.base import GradientMethod
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.by_kind import SPECTRAL_BY_KIND_VERSION, ByKind, spectral_by_kind
 from mirrordescent.mirrors.layerwise import Layerwise
 from mirrordescent.mirrors.roles import Role, roles as roles_by_shape
-from mirrordescent.optim.base import Group, MirrorOptimizer, Params, Request
+from mirrordescent.mirrors.start import Start, starts
+from mirrordescent.optim.base import Construction, Group, MirrorOptimizer, Params, Request
 from mirrordescent.optim.geometry import GroupGeometry, MirrorLike, NamedTensor, load_entry
-from mirrordescent.optim.options import Decoupled, Options
+from mirrordescent.optim.names import doubts_of_names, members_of, named_shapes
+from mirrordescent.optim.options import REFUSED_BY_PRECONDITIONED, Decoupled, Options
 from mirrordescent.optim.rate import LearningRate
 from mirrordescent.schedules import OverRun, ScheduleLike
 
 LEARNING_RATE = 3e-3
 """Default for the geometry set by hand; a learned method has its own scales."""
+
+SMALL_LEARNING_RATE = 0.03
+"""Learning rates below it are warned of with a learned method, whose default is 1."""
 
 MOMENTUM = 0.95
 """Default for the geometry set by hand; a learned method has its own momentum."""
@@ -35,7 +42,7 @@ class Preconditioned(MirrorOptimizer):
     .. code-block:: none
 
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g
-        x⁺ = (1 − t_k w)x − t_k c s(v) ∇ψ*(v)                    t_k = lr·s(k)
+        x⁺ = (1 − t_k c w)x − t_k c s(v) ∇ψ*(v)                  t_k = lr·s(k)
 
     The map acts on momenta, not on weights, and the step is normalised: before the scale c, the
     entries of a step have mean square 1 (:meth:`~mirrordescent.mirrors.MirrorMap.direction`). By
@@ -49,9 +56,10 @@ class Preconditioned(MirrorOptimizer):
 
         md.optim.Preconditioned(model.named_parameters(), mirror="network-spectral", steps=1000)
 
-    Pass named parameters, so that embeddings, gates and normalisation layers are recognised. For
-    grouped convolutions, norms without gains, and embeddings with unusual names, pass
-    ``roles=md.mirrors.roles_of(model)``. A mirror map of your own is used on every tensor.
+    :class:`SpectralDescent` is the same optimiser with the learned geometry by default, and takes
+    the model. Here, roles are those of the names of the parameters (:func:`mirrors.roles`), by a
+    rule that does not change between releases. Pass ``roles=md.mirrors.roles_of(model)`` to read
+    them from the layers. A mirror map of your own is used on every tensor.
 
     Tensors with similar maps are stepped together. On a CPU, one call of a C kernel steps all
     matrices. Under ``DistributedDataParallel`` nothing changes. Under FSDP2 every process keeps its
@@ -68,10 +76,14 @@ class Preconditioned(MirrorOptimizer):
         momentum: β, by default 0.95.
         second_momentum: β₂ of second moments. If it is given, directions are divided by the root of
             their second moments (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
+        damping: η, by which steps along small or noisy gradients are shortened
+            (:class:`~mirrordescent.methods.DampedPreconditioned`); needs ``second_momentum``.
         lookahead: Whether v looks one step ahead, as it does by default. A learned method has its
-            own β, β₂ and v.
+            own β, β₂, η and v.
         roles: Roles of the tensors, by name.
-        weight_decay: w, decoupled as in AdamW: it shrinks the weights, and the map does not see it.
+        weight_decay: w, decoupled and in the units of AdamW: where AdamW takes a step of size lr
+            and shrinks the weights by lr·w, this takes a step of size t_k c and shrinks them by
+            t_k c w. The map does not see it.
 
     >>> import torch
     >>> from mirrordescent import optim
@@ -87,8 +99,10 @@ class Preconditioned(MirrorOptimizer):
     True
     """
 
+    _refused = REFUSED_BY_PRECONDITIONED
     _steps: int | None = None
     _default_map: MirrorMap | None = None
+    _doubts: str | None = None
 
     def __init__(
         self,
@@ -99,13 +113,16 @@ class Preconditioned(MirrorOptimizer):
         steps: int | None = None,
         momentum: float | None = None,
         second_momentum: float | None = None,
+        damping: float | None = None,
         lookahead: bool | None = None,
         roles: Mapping[str, Role] | None = None,
         **options: Unpack[Options],
     ) -> None:
         # Parameters may come from an iterator. A single tensor is refused by torch.
         listed: list[Any] = [] if isinstance(params, Tensor) else list(params)
-        self._roles = dict(roles or _roles_of_groups(listed))
+        self._roles = self._find_roles(listed, roles)
+        self._tensors = {member.name: member.tensor for member in members_of(listed)}
+        self._starts: dict[str, Start] = {}
         self._maps: dict[Any, MirrorMap] = {}
         learned = self._learned_method(mirror)
         self._steps = steps
@@ -119,6 +136,7 @@ class Preconditioned(MirrorOptimizer):
         settings: dict[str, Any] = {
             "momentum": momentum,
             "second_momentum": second_momentum,
+            "damping": damping,
             "lookahead": lookahead,
         }
         settings = {name: value for name, value in settings.items() if value is not None}
@@ -129,6 +147,10 @@ class Preconditioned(MirrorOptimizer):
         make: Any = partial(methods.Preconditioned, normalised=True)
         if second_momentum is not None:
             make = methods.AdaptivePreconditioned
+        if damping is not None:
+            if second_momentum is None:
+                raise ValueError("damping needs second_momentum; give both or neither")
+            make = methods.DampedPreconditioned
         if lr is None:
             lr = LEARNING_RATE if learned is None else 1.0
         super().__init__(
@@ -138,9 +160,21 @@ class Preconditioned(MirrorOptimizer):
             method=partial(make, **{"momentum": MOMENTUM, **settings}),
             **options,
         )
+        self._tensors = {}
+
+    def _find_roles(self, params: list[Any], given: Mapping[str, Role] | None) -> dict[str, Role]:
+        """Return the roles of all parameters by name, or by position if they have no names."""
+        if given:
+            return dict(given)
+        named = named_shapes(params)
+        found = roles_by_shape(named.shapes)
+        self._doubts = doubts_of_names(named, found)
+        return found
 
     def _learned_method(self, mirror: MirrorLike) -> methods.Preconditioned | None:
-        """Return the entry of the zoo with this name, if it is a preconditioned method."""
+        """Return a learned method of this class, given itself or as an entry of the zoo."""
+        if isinstance(mirror, methods.Preconditioned):
+            return mirror
         if not isinstance(mirror, str | Path):
             return None
         entry = load_entry(mirror, self._entries)
@@ -148,12 +182,22 @@ class Preconditioned(MirrorOptimizer):
 
     def _construct_executor(self, number: int, group: Group) -> tuple[GroupExecutor, LearningRate]:
         group["weight_decay"] = Decoupled(group["weight_decay"])
+        mirror = group["mirror"]
+        if self._learned_method(mirror) is not None and float(group["lr"]) < SMALL_LEARNING_RATE:
+            warn_user(
+                f"lr = {float(group['lr']):g} multiplies the step sizes of {mirror!r}, which are "
+                f"learned: steps will be that many times their usual size. lr is 1 by default and "
+                f"rarely needs a change; learning rates of AdamW or Muon do not apply here",
+            )
         return super()._construct_executor(number, group)
+
+    def _decay_sizes(self, batch: GradientBatch) -> list[float]:
+        return [update.mirror.direction_size for update in batch.updates]
 
     def _geometry_version(self, geometry: GroupGeometry) -> int | None:
         return SPECTRAL_BY_KIND_VERSION if geometry.mirror is self._default_map else None
 
-    def _schedule_with(self, mirror: str | Path, request: Request) -> ScheduleLike | None:
+    def _schedule_with(self, mirror: MirrorLike, request: Request) -> ScheduleLike | None:
         from_defaults = (
             request.t is self.defaults["t"] and request.mirror is self.defaults["mirror"]
         )
@@ -177,26 +221,78 @@ class Preconditioned(MirrorOptimizer):
             return named.map_from(mirror)
         if not isinstance(mirror, ByKind):
             return mirror
+        if self._doubts:
+            warn_user(self._doubts)
+            self._doubts = None
         role = self._role_of(named)
-        key = (id(mirror), role)
+        start = self._start_of(named) if mirror.needs_start else None
+        key = (id(mirror), role, start)
         if key not in self._maps:
-            self._maps[key] = mirror.of(role)
+            self._maps[key] = mirror.of(role, start)
         return self._maps[key]
 
-    def _role_of(self, named: NamedTensor) -> Role:
+    def _start_of(self, named: NamedTensor) -> Start:
+        """Return the features of a tensor at the start of the run."""
+        if not self._starts:
+            roles = {name: self._role_by_name(name, each) for name, each in self._tensors.items()}
+            self._starts = starts(self._tensors, roles)
         name = named.name.replace("_orig_mod.", "")
+        if name not in self._starts:  # a group that was added later
+            own = starts({name: named.tensor}, {name: self._role_of(named)})[name]
+            for known in self._starts.values():
+                own = own._replace(
+                    network_scale=known.network_scale, network_peak=known.network_peak
+                )
+                break
+            self._starts[name] = own
+        return self._starts[name]
+
+    def _for_run(self, method: GradientMethod[Any]) -> GradientMethod[Any]:
+        if self._steps is not None and isinstance(method, methods.DampedPreconditioned):
+            return method.over(self._steps)
+        return method
+
+    def _describe_group(
+        self, group: Group, method: GradientMethod[Any], geometry: GroupGeometry
+    ) -> None:
+        super()._describe_group(group, method, geometry)
+        number = next(
+            i for i, each in enumerate(self.param_groups) if each["params"] is group["params"]
+        )
+        names = [name.replace("_orig_mod.", "") for name in self._names(number)]
+        # Plain lists: the steps of a continued run depend on the weights at its start.
+        group["starts"] = [list(self._starts.get(name, ())) for name in names]
+
+    def _construction_for(self, number: int, saved: Group) -> Construction:
+        recorded = saved.get("starts") or []
+        names = [name.replace("_orig_mod.", "") for name in self._names(number)]
+        before = dict(self._starts)
+        for name, numbers in zip(names, recorded, strict=False):
+            if numbers:
+                self._starts[name] = Start(*numbers)
+        construction = super()._construction_for(number, saved)
+        if self._starts != before and construction.executor is self._executors[number]:
+            return self._construct_again(number, self._requests[number].mirror)
+        return construction
+
+    def _role_of(self, named: NamedTensor) -> Role:
+        return self._role_by_name(named.name, named.tensor)
+
+    def _role_by_name(self, name: str, tensor: Tensor) -> Role:
+        given = name
+        name = name.replace("_orig_mod.", "")
         role = self._roles.get(name) or self._roles.get(name.removeprefix("module."))
         if role is not None:
             return role
         # A group that was added later, or a tensor without a name: depth and normalisation are
         # those of the network.
-        role = next(iter(_roles_of_groups([(named.name, named.tensor)]).values()))
+        role = next(iter(roles_by_shape({given: tuple(tensor.shape)}).values()))
         for known in self._roles.values():
             return role._replace(depth=known.depth, normed=known.normed)
         return role
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_roles", "_maps", "_steps", "_default_map")
+        names = ("_roles", "_starts", "_maps", "_steps", "_default_map")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
 
 
@@ -207,21 +303,3 @@ def _schedule_over(steps: int | None, learned: methods.Preconditioned | None) ->
     if learned is not None and isinstance(learned.t, OverRun):
         return learned.t.over(steps)
     return OverRun(steps)
-
-
-def _roles_of_groups(params: list[Any]) -> dict[str, Role]:
-    """Return the roles of all parameters of all groups, by name or by position."""
-    groups: list[Any] = [params]
-    if params and isinstance(params[0], dict):
-        groups = [group["params"] for group in params]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for number, group in enumerate(groups):
-        members: Iterable[Any] = [group] if isinstance(group, Tensor) else group
-        for i, member in enumerate(members):
-            if isinstance(member, tuple):
-                name, tensor = member
-            else:
-                name, tensor = f"{i} of group {number}", member
-            if isinstance(tensor, Tensor):
-                shapes[name.replace("_orig_mod.", "")] = tuple(tensor.shape)
-    return roles_by_shape(shapes)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
@@ -29,7 +29,6 @@ from mirrordescent.recipes.architectures import (
     small_cnn,
     small_resnet,
 )
-from mirrordescent.schedules import OverRun
 
 Named: TypeAlias = list[tuple[str, Tensor]]
 Make: TypeAlias = Callable[[nn.Module, int], tuple[Optimizer, LRScheduler | None]]
@@ -40,8 +39,6 @@ Texts: ``"numpy"``, ``"stdlib"``.
 """
 
 CHARACTERS = 96  # printable ASCII, the line feed, and one for all others
-# Settings of a learned method that are passed to its optimiser.
-METHOD_OPTIONS = ("momentum", "second_momentum", "lookahead")
 TEXT = 2_000_000  # characters to read at most
 
 
@@ -203,17 +200,13 @@ def optimiser_of(
         steps: Number of steps over which the method's schedule is stretched.
         lr: Factor of all step sizes.
     """
-    assert method.normalised  # as those of the optimiser always are
-    options = {name: value for name, value in method.config().items() if name in METHOD_OPTIONS}
     return optim.Preconditioned(
         model.named_parameters(),
         lr,
-        method.mirror,
-        t=cast(OverRun, method.t).over(steps),
-        weight_decay=method.decay,
+        method,
+        steps=steps,
         roles=roles_of(model),
         nonfinite=None,
-        **options,
     )
 
 
