@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from examples.quadcopter import GOAL, HORIZON, HOVER, WEIGHTS, Quadcopter, dynamics, present_state
 from torch import Tensor
 
 from benchmarks.measure import Row, about, all_printed_by, quick, seconds, table, verdict
-from examples.quadcopter import GOAL, HORIZON, HOVER, WEIGHTS, Quadcopter, dynamics, present_state
 from mirrordescent import ADMM
 from mirrordescent.execution import steps_for
 from mirrordescent.learn import Descent, Objective, Pooled, Settings, Validation, learn

@@ -64,9 +64,7 @@ class CVXPYFamily(ProblemFamily):
 
     def draw(self, seeds: Tensor) -> Draw:
         values = [self.parameters(generator) for generator in generators(seeds)]
-        stacked = {
-            name: np.stack([_array(each[name]) for each in values]) for name in values[0]
-        }
+        stacked = {name: np.stack([_array(each[name]) for each in values]) for name in values[0]}
         program = self.program(**stacked)
         return Draw(program, program.start(len(values)))
 

@@ -479,7 +479,10 @@ class PriorLearning:
                 kind = kinds[_whole(len(kinds), generator)]
                 degraded = DEGRADATIONS[kind](self.patches.draw(generator), generator)
                 more = HARDER[kind] * (1.0 if share < 0.5 else 1.4)
-                rounds = (int(more * settings.iterations), int(HARDER[kind] ** 0.5 * settings.solves))
+                rounds = (
+                    int(more * settings.iterations),
+                    int(HARDER[kind] ** 0.5 * settings.solves),
+                )
                 optimiser.zero_grad()
                 backpropagate(degraded, parameters, rounds)
                 optimiser.step()
