@@ -380,10 +380,11 @@ class ADMM(Method[ADMMState]):
         penalties = (rho.double() * matrices.unit).expand(matrices.rows)
         if penalties.requires_grad and torch.is_grad_enabled():
             return PenaltyMatrices(matrices, penalties, dtype)
-        kept = _KEPT.get(self)
-        if kept is not None and kept[0] is matrices and kept[1].M.dtype == dtype:
-            if torch.equal(kept[1].penalties, penalties):
-                return kept[1]
+        known = _KEPT.get(self)
+        if known is not None and known[0] is matrices:
+            parts = known[1]
+            if parts.M.dtype == dtype and torch.equal(parts.penalties, penalties):
+                return parts
         with torch.inference_mode(False), torch.no_grad():
             parts = PenaltyMatrices(matrices, penalties.detach().clone(), dtype)
         _KEPT[self] = (matrices, parts)

@@ -65,16 +65,20 @@ class _Shared:
         """Return the matrices of a program, computed once for P, A and the kinds of rows."""
         kinds = (l == u, l == -math.inf, u == math.inf)
         kept = self._matrices
-        if kept is not None and kept.fits(P, A):
-            if all(map(torch.equal, kinds, self._kinds)):
-                return kept
+        fits = kept is not None and kept.fits(P, A)
+        if kept is not None and fits and all(map(torch.equal, kinds, self._kinds)):
+            return kept
         equal, unbounded_below, unbounded_above = (
             each.all(0) if each.ndim == 2 else each for each in kinds
         )
         free = unbounded_below & unbounded_above
-        if kept is not None and kept.fits(P, A):
-            if torch.equal(equal, kept.equal) and torch.equal(free, kept.free):
-                return kept
+        if (
+            kept is not None
+            and fits
+            and torch.equal(equal, kept.equal)
+            and torch.equal(free, kept.free)
+        ):
+            return kept
         differentiated = A.requires_grad or (P is not None and P.requires_grad)
         if differentiated or A.is_inference():
             return ProgramMatrices(P, A, equal, free)
