@@ -155,7 +155,7 @@ def test_missing_kernels_are_reported(here, monkeypatch, capsys, no_library):
     assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3) == 0
     assert "without compiled kernels" in capsys.readouterr().err
     assert run(monkeypatch, "inpaint", "photo.png", "--missing", 0.3, "--fused") == 2
-    assert "install a wheel for this platform" in capsys.readouterr().err
+    assert "Install a wheel for this platform" in capsys.readouterr().err
 
 
 def test_a_tolerance_out_of_reach_ends_with_1(here, monkeypatch, capsys):

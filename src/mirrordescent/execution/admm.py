@@ -13,6 +13,7 @@ from mirrordescent.methods.admm import ADMM, ADMMState, DenseWork
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.programs import QP
+from mirrordescent.problems.reduced_programs import SparseProgram
 
 
 @runner(ADMM)
@@ -26,7 +27,10 @@ def admm_run(method: ADMM, problem: Problem, oracle: Oracle) -> Run[ADMMState] |
 
     Only samples that are not solved exactly are iterated.
     """
-    if not isinstance(problem, QP) or problem.sparse or problem.reduced.matrices.C.ndim == 3:
+    if not isinstance(problem, QP):
+        return None
+    program = problem.reduced
+    if isinstance(program, SparseProgram) or program.matrices.C.ndim == 3:
         return None
 
     def run(state: ADMMState, steps: int) -> ADMMState:

@@ -274,8 +274,6 @@ class ADMM(Method[ADMMState]):
 
     def relaxation_parameters(self) -> list[Tensor]:
         """Return the parameters of the over-relaxation."""
-        if not isinstance(self.relaxation, nn.Module):
-            return []
         return [*self.relaxation.parameters(), *self.relaxation.buffers()]
 
     def init(self, x0: Tree, problem: Problem | None = None) -> ADMMState:

@@ -60,7 +60,7 @@ class AffineStart(nn.Module):
             )
         coordinates = (vectors - self.mean) @ self.basis.mT
         predicted = torch.addmm(self.bias, coordinates, self.weight.mT).to(dtype)
-        z, y = predicted.split(self.rows, -1)
+        z, y = torch.split(predicted, self.rows, -1)
         low = program.low.to(dtype)
         high = program.high.to(dtype)
         y = torch.where(high.isfinite(), y, y.clamp(max=0))

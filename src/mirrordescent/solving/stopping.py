@@ -235,7 +235,7 @@ def gap(
             if bool((reached & ~confirmed & snapshot.running).any()):
                 # The error of f(x₀) counts little, and seldom needs double precision.
                 measured = measure_with_error(here.in_double, start, bound)
-                confirmed = _reached(measured)
+                confirmed = _confirmed(measured)
             if bool((reached & ~confirmed & snapshot.running).any()):
                 measured = measure_with_error(here.in_double, start.in_double, bound)
                 confirmed = _confirmed(measured)
