@@ -24,7 +24,12 @@ import torch
 from torch import Tensor
 
 import mirrordescent as md
-from campaigns.exact import exact_value, game_value, least_squares_minimum
+from campaigns.exact import (
+    exact_value,
+    game_value,
+    least_squares_minimum,
+    program_minimum,
+)
 from campaigns.tally import Tally
 from campaigns.verification import check_verification
 from mirrordescent import methods
@@ -33,9 +38,11 @@ from mirrordescent.mirrors import Diagonal
 from mirrordescent.problems import (
     L1,
     TV,
+    Anchor,
     Composite,
     Counts,
     Haar,
+    LearnedRidges,
     LeastSquares,
     LogisticRegression,
     MatrixGame,
@@ -47,6 +54,7 @@ from mirrordescent.problems import (
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.operators import Blur, Matrix
+from mirrordescent.problems.profiles import RidgeProfile
 from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.solving import Status
 
@@ -293,6 +301,96 @@ def _linear_model(draw: Draw, machine: bool) -> Case:
     return Case(problem, bounds, minimum)
 
 
+def _program(draw: Draw, linear: bool) -> Case:
+    """A program in two or three variables, each bounded, with other rows and a known point."""
+    n = draw.random.choice((2, 3))
+    dtype = draw.dtype()
+    rows = draw.matrix(2, n)
+    box = torch.eye(n, dtype=DOUBLE).expand(BATCH, n, n) * draw.units
+    A = torch.cat([box, rows], 1).to(dtype)
+    inside = draw.normal(BATCH, n).to(dtype)
+    images = (A @ inside.unsqueeze(-1)).squeeze(-1)
+    slack = draw.normal(BATCH, n + 2).abs() * draw.units
+    slack[:, n:] *= draw.random.choice((1e-3, 1.0))
+    l = (images - slack).to(dtype)  # noqa: E741
+    u = (images + slack.flip(0)).to(dtype)
+    P = None
+    if not linear:
+        B = draw.matrix(n, n)
+        P = (B.mT @ B).to(dtype)
+        P = (P + P.mT) / 2
+    q = draw.normal(BATCH, n).to(dtype) * draw.units
+    if draw.kind == "zero residual":
+        q = torch.zeros_like(q)
+    problem = md.QP(P, q, A, l, u)
+
+    def bounds() -> Iterator[Tensor]:
+        size = 10.0 ** draw.random.choice((-3, 0, 3))
+        for _ in range(3):
+            x = (draw.normal(BATCH, n) * size).to(dtype)
+            y = (draw.normal(BATCH, n + 2) * size).to(dtype)
+            yield problem.bound_of_pair(x, y)
+            yield problem.lower_bound(y)
+        optimum = problem.minimiser(1e-6)
+        if optimum is not None:
+            yield optimum[1]
+
+    def minimum(sample: int) -> Any:
+        return _mpf(program_minimum(problem, sample))
+
+    return Case(problem, bounds, minimum, lambda: _solve(problem, md.ADMM()))
+
+
+def _ridges(draw: Draw, convex: bool) -> Case:
+    """Denoising by a learned regulariser, weakly convex; or a convex one, for holes and blur."""
+    dtype = draw.dtype()
+    count = 3
+    filters = draw.normal(count, 1, 3, 3)
+    if draw.kind == "rank-deficient":
+        filters[1] = -filters[0]
+    filters = filters - filters.mean((-2, -1), keepdim=True)
+    filters = filters / filters.square().sum((-2, -1), keepdim=True).sqrt()
+    if draw.kind == "ill-conditioned":
+        filters = filters * torch.tensor([1.0, 1e-3, 1e-6], dtype=DOUBLE).view(-1, 1, 1, 1)
+    positions = draw.normal(count, 4).abs().add(1e-2).cumsum(-1) * draw.units
+    steepness = draw.normal(count, 4).abs()
+    if not convex:
+        # Nine entries of a filter of norm 1 have a symbol of at most 9, and there are 3 filters.
+        steepness = steepness - 1 / 40
+        steepness[:, 2:] = -1 / 40
+    widths = torch.diff(positions, prepend=torch.zeros(count, 1, dtype=DOUBLE))
+    values = (steepness * widths).cumsum(-1)
+    profile = RidgeProfile(positions.to(dtype), values.to(dtype))
+    y = draw.images(1, 4, 5)
+    terms: list[Any] = [LearnedRidges(filters.to(dtype), profile)]
+    fit = SquaredError(y.to(dtype))
+    if convex:
+        mask = (torch.rand(4, 5, generator=draw.generator) < 0.7).to(dtype)
+        fit = SquaredError(y.to(dtype), mask=mask)
+        centre = draw.images(1, 4, 5).to(dtype)
+        terms.append(Anchor(draw.random.choice((1e-3, 0.1)), centre))
+    problem = Composite(fit, terms)
+    precise = _precise(problem)
+    good: list[Tensor] = []
+
+    def minimum(sample: int) -> Any:
+        if not good:
+            step = 1 / precise.smoothness()
+            run = md.solve(precise, md.Nesterov(step), iterations=2000, progress=False)
+            good.extend((torch.as_tensor(run.best_x), torch.as_tensor(precise.start())))
+        return min(exact_value(problem, sample, x[sample]) for x in good)
+
+    def bounds() -> Iterator[Tensor]:
+        for size in (1e-6, 1.0):
+            noise = (draw.normal(*y.shape) * size * draw.units).to(dtype)
+            yield problem.bound_at(y.to(dtype) + noise)
+        found = md.solve(problem, md.Nesterov(1 / problem.smoothness()), iterations=60)
+        yield problem.bound_at(torch.as_tensor(found.best_x))
+
+    solver = methods.TangentBound(md.Nesterov(1 / problem.smoothness()))
+    return Case(problem, bounds, minimum, lambda: _solve(problem, solver))
+
+
 def _tv(draw: Draw, kind: str) -> Case:
     options: dict[str, Any] = draw.random.choice(
         ({}, {"isotropic": True}, {"coupled": True}, {"isotropic": True, "coupled": True})
@@ -495,6 +593,10 @@ FORMULAS: dict[str, Callable[[Draw], Case]] = {
     "composite, counts": lambda draw: _composite(draw, _counts),
     "composite, logistic regression": lambda draw: _composite(draw, _classifier),
     "tomography": lambda draw: _composite(draw, _tomography),
+    "quadratic program": lambda draw: _program(draw, False),
+    "linear program": lambda draw: _program(draw, True),
+    "learned ridges, denoising": lambda draw: _ridges(draw, False),
+    "learned ridges, convex": lambda draw: _ridges(draw, True),
 }
 
 

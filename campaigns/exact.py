@@ -18,8 +18,10 @@ from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex
 from mirrordescent.problems import (
     L1,
     TV,
+    Anchor,
     Composite,
     Counts,
+    LearnedRidges,
     LeastSquares,
     LogisticRegression,
     MatrixGame,
@@ -29,6 +31,9 @@ from mirrordescent.problems import (
     SquaredError,
 )
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.filter_banks import responses
+from mirrordescent.problems.profiles import RidgeProfile
+from mirrordescent.problems.programs import QP
 
 Number = Any
 """A number of mpmath."""
@@ -141,8 +146,71 @@ def game_value(A: Tensor) -> Fraction:
     return best
 
 
+def program_minimum(program: QP, sample: int) -> Fraction:
+    """Return the minimum of ½⟨x, Px⟩ + ⟨q, x⟩ over l ≤ Ax ≤ u, a bounded set.
+
+    Some minimiser is the only solution of the optimality conditions of its active constraints, or
+    of some of them that are linearly independent. So all sets of at most n constraints are tried.
+    """
+    P, q, A, lower, upper = _program_data(program, sample)
+    n = len(q)
+    sides = [(i, bound[i]) for i in range(len(A)) for bound in (lower, upper)]
+    best: Fraction | None = None
+    for count in range(n + 1):
+        for active in itertools.combinations(sides, count):
+            if len({i for i, _ in active}) < count:
+                continue
+            system = [[*P[k], *(A[i][k] for i, _ in active)] for k in range(n)]
+            system += [[*A[i], *[Fraction(0)] * count] for i, _ in active]
+            target = [*(-each for each in q), *(bound for _, bound in active)]
+            solution = solve_exactly(system, target)
+            if solution is None:
+                continue
+            x = solution[:n]
+            images = [_dot(row, x) for row in A]
+            if any(z < a or z > b for z, a, b in zip(images, lower, upper, strict=True)):
+                continue
+            value = _dot(x, [_dot(row, x) for row in P]) / 2 + _dot(q, x)
+            best = value if best is None else min(best, value)
+    assert best is not None
+    return best
+
+
+def _program_data(program: QP, sample: int) -> tuple[list[Row], Row, list[Row], Row, Row]:
+    """Return P, q, A, l and u of one sample."""
+    assert isinstance(program.A, Tensor)
+    q = _fractions(_of_sample(program.q, sample, 1))
+    P = [[Fraction(0)] * len(q) for _ in q]
+    if program.P is not None:
+        assert isinstance(program.P, Tensor)
+        P = [_fractions(row) for row in _of_sample(program.P, sample, 2)]
+    A = [_fractions(row) for row in _of_sample(program.A, sample, 2)]
+    lower = _fractions(_of_sample(program.l, sample, 1))
+    upper = _fractions(_of_sample(program.u, sample, 1))
+    return P, q, A, lower, upper
+
+
+def _fractions(x: Tensor) -> Row:
+    return [Fraction(each) for each in x.tolist()]
+
+
+def _program_value(program: QP, sample: int, x: Tensor) -> Number:
+    """Return ½⟨x, Px⟩ + ⟨q, x⟩ + κ Σ violations."""
+    P, q, A, lower, upper = _program_data(program, sample)
+    point = _fractions(x)
+    value = _dot(point, [_dot(row, point) for row in P]) / 2 + _dot(q, point)
+    weights = program.weight
+    weight = Fraction(float(weights[sample] if len(weights) > 1 else weights[0]))
+    for row, a, b in zip(A, lower, upper, strict=True):
+        image = _dot(row, point)
+        value += weight * max(image - b, a - image, Fraction(0))
+    return mpmath.mpf(value.numerator) / mpmath.mpf(value.denominator)
+
+
 def exact_value(problem: Problem, sample: int, x: Tensor) -> Number:
     """Return f(x) of one sample with 60 digits, for the data and the point as they are stored."""
+    if isinstance(problem, QP):
+        return _program_value(problem, sample, x)
     point = _numbers(x)
     if isinstance(problem, LeastSquares):
         r = _residual(_of_sample(problem.A, sample, 2), _of_sample(problem.b, sample, 1), point)
@@ -208,6 +276,11 @@ def _term_value(term: Any, sample: int, x: Tensor) -> Number:
     weight = mpmath.mpf(float(weight[sample] if isinstance(weight, Tensor) else weight))
     if isinstance(term, Ridge):
         return weight / 2 * _squares(_numbers(x))
+    if isinstance(term, Anchor):
+        centre = _numbers(term.centre.expand(term.centre.shape[0], *x.shape)[sample])
+        return weight / 2 * _squares([a - c for a, c in zip(_numbers(x), centre, strict=True)])
+    if isinstance(term, LearnedRidges):
+        return weight * _ridge_sum(term, x)
     if isinstance(term, L1):
         if term.operator is None:
             return weight * sum(map(abs, _numbers(x)))
@@ -221,6 +294,31 @@ def _term_value(term: Any, sample: int, x: Tensor) -> Number:
         size = mpmath.sqrt(_squares(group)) if len(group) > 1 else abs(group[0])
         total += size - width / 2 if size >= width else size * size / (2 * width)
     return weight * total
+
+
+def _ridge_sum(term: LearnedRidges, x: Tensor) -> Number:
+    """Return Σ φ(u) over all responses u of the filters."""
+    units = torch.eye(x.numel(), dtype=torch.float64).reshape(-1, *x.shape)
+    rows = responses(units, term.filters.double()).flatten(2)  # entries of filters, exactly
+    total = mpmath.mpf(0)
+    for k in range(len(term.filters)):
+        for u in _times(rows[:, k].mT, _numbers(x)):
+            total += _profile_value(term.profile, k, abs(u))
+    return total
+
+
+def _profile_value(profile: RidgeProfile, k: int, t: Number) -> Number:
+    """Return the integral from 0 to t ≥ 0 of the line through (0, 0) and the pairs of filter k."""
+    positions = [mpmath.mpf(0), *_numbers(profile.positions[k])]
+    values = [mpmath.mpf(0), *_numbers(profile.values[k])]
+    total = mpmath.mpf(0)
+    for i in range(1, len(positions)):
+        length = min(t, positions[i]) - positions[i - 1]
+        if length <= 0:
+            return total
+        slope = (values[i] - values[i - 1]) / (positions[i] - positions[i - 1])
+        total += values[i - 1] * length + slope * length**2 / 2
+    return total + values[-1] * max(mpmath.mpf(0), t - positions[-1])
 
 
 def _groups(x: Tensor, isotropic: bool, coupled: bool) -> list[list[Number]]:

@@ -85,22 +85,25 @@ def test_muon_with_adamw_steps_every_parameter_through_flat_views():
 def test_the_start_is_what_its_numbers_say():
     method = spectral.method_of(torch.tensor([start for start, _ in spectral.START.values()]))
     assert (method.momentum, method.second_momentum) == pytest.approx(
-        (1 - math.exp(-1.7), 1 - math.exp(-3.5))
+        (1 - math.exp(-1.52), 1 - math.exp(-3.45))
     )
-    assert method.mirror.scales["hidden"] == pytest.approx(math.exp(-4.65))
+    assert method.mirror.scales["hidden"] == pytest.approx(math.exp(-4.57))
     assert (method.mirror.widths["output"], method.mirror.widths["hidden"]) == pytest.approx(
-        (0.47, 0.45)
+        (0.47, 0.46)
     )
-    assert (method.mirror.depth, method.mirror.depth_normed) == pytest.approx((0.65, 0.1))
+    assert (method.mirror.depth, method.mirror.depth_normed) == pytest.approx((0.73, 0.09))
+    assert (method.damping, method.memory, method.mirror.initial) == pytest.approx((0.75, 0.1, 0.5))
+    assert method.mirror.trained == pytest.approx(math.exp(-4.6))
     optimizer = contestants.optimiser_of(method, Transformer(8, 1, 2, 4), 10)
     assert isinstance(optimizer, optim.Preconditioned)
-    assert '"second_momentum": 0.969' in optimizer.param_groups[0]["settings"]
+    settings = json.loads(optimizer.param_groups[0]["settings"])
+    assert settings["second_momentum"] == pytest.approx(1 - math.exp(-3.45))
 
 
 def test_candidates_shared_among_processes_are_measured_alike():
     family = spectral.TaskFamily(TINY, TINY, None)
     numbers = torch.tensor([start for start, _ in spectral.START.values()], dtype=torch.float64)
-    jobs = [(family, TINY, seed, numbers, False) for seed in (0, 1)]
+    jobs = [(family, TINY, seed, spectral.Candidate(numbers)) for seed in (0, 1)]
     found = []
     for workers in (1, 2):
         with spectral._working(workers) as share:

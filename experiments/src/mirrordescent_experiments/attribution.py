@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from mirrordescent import data, zoo
 from mirrordescent._internal import cache
@@ -37,7 +38,7 @@ from mirrordescent.mirrors import ByKind, Conjugate, Euclidean, LearnedPair, Mir
 from mirrordescent.oracles import Minibatch, Oracle, Rounded
 from mirrordescent.recipes import RECIPES
 from mirrordescent.recipes.spectral_maps import AnyTask, TaskFamily
-from mirrordescent.recipes.training_tasks import LEARNING, VALIDATION, Task
+from mirrordescent.recipes.training_tasks import LEARNING, VALIDATION, Task, optimiser_of
 from mirrordescent.references import certify
 from mirrordescent.schedules import TYPICAL_LENGTH, Interpolated, OverRun
 from mirrordescent.solving import solve
@@ -292,7 +293,7 @@ def _with_exact_start(method: Method[Any]) -> Method[Any]:
 def of_networks(
     name: str, directory: Path | None, say: Say, tasks: Sequence[Task] = VALIDATION
 ) -> Attribution:
-    """Measure a geometry for networks by final training losses on tasks of validation.
+    """Measure a geometry for networks by final held-out losses on tasks of validation.
 
     Without schedules, the steps of the identity are of one length, the best of some; without
     momenta too.
@@ -306,7 +307,10 @@ def of_networks(
     family = TaskFamily(LEARNING, tuple(tasks), directory)
 
     def losses(method: Preconditioned, some: tuple[AnyTask, ...], networks: int) -> Tensor:
-        runs = [family.log_losses(method, some, TEST_SEED + i) for i in range(networks)]
+        def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
+            return optimiser_of(method, model, steps), None
+
+        runs = [family.log_losses(make, some, TEST_SEED + i) for i in range(networks)]
         return torch.cat(runs).exp().clamp(max=WORST)[None]
 
     def best(make: Callable[[float], Preconditioned]) -> tuple[float, Preconditioned]:

@@ -130,11 +130,13 @@ class DampedSteps(AdaptiveSteps):
         q = stored[3::4]
         t = float(method.t(count))
         v = self._update_momenta(m, g)
-        means = torch.stack(q)
-        means += (self._squared_norms(g) - means) / count
+        squares = self._squared_norms(g)
+        means = torch.lerp(squares, torch.stack(q), method.momentum)
         torch._foreach_copy_(q, list(means.unbind()))
+        if method.lookahead:
+            means = torch.lerp(squares, means, method.momentum)
         tiny = torch.finfo(means.dtype).tiny
-        scaled = (method.momentum_weight(count) ** 2 * means).clamp(min=tiny)
+        scaled = (method.momentum_weight(count) * means).clamp(min=tiny)
         ratios = (self._squared_norms(v) / scaled).clamp(max=1.0)
         factors = (ratios ** (method.damping / 2)).tolist()
         steps = [t * c * f for c, f in zip(self.directions.sizes, factors, strict=True)]

@@ -98,17 +98,17 @@ class DampedPreconditioned(AdaptivePreconditioned):
         m, v = self._momenta(state.m, grad)
         n, w, d = self._adapted(state, v)
         squares = tree_map(lambda g: self.mirror.sum_of_parts(sum_per_sample(g.square())), grad)
-        q = tree_map(lambda q, s: q + (s - q) / (state.k + 1), state.q, squares)
+        q, ahead = self._momenta(state.q, squares)
         weight = self.momentum_weight(state.k + 1)
-        d = tree_map(lambda d, v, q: per_sample(self._factor(v, q, weight), d) * d, d, v, q)
+        d = tree_map(lambda d, v, a: per_sample(self._factor(v, a, weight), d) * d, d, v, ahead)
         return DampedState(state.k + 1, self._moved(state, d), m, n, w, q)
 
     def momentum_weight(self, count: int) -> float:
         """Return the sum of the weights of gradients in v at a step, counted from 1."""
         return 1 - self.momentum ** (count + self.lookahead)
 
-    def _factor(self, v: Tensor, q: Tensor, weight: float) -> Tensor:
+    def _factor(self, v: Tensor, ahead: Tensor, weight: float) -> Tensor:
         """Return r^η for each sample."""
         squares = self.mirror.sum_of_parts(sum_per_sample(v.square()))
-        ratios = squares / (weight**2 * q).clamp(min=torch.finfo(q.dtype).tiny)
+        ratios = squares / (weight * ahead).clamp(min=torch.finfo(ahead.dtype).tiny)
         return ratios.clamp(max=1.0) ** (self.damping / 2)
