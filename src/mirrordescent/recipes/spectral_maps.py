@@ -215,7 +215,7 @@ class Evolved(Stage):
     minutes: float = 45.0
     networks: int = 2
     identity: bool = False
-    workers: int = 2
+    workers: int = 1
 
     def run(self, module: Any, family: ProblemFamily, **work: Any) -> tuple[nn.Module, Numbers]:
         """Evolve, or continue with the losses that were measured before."""
