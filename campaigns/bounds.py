@@ -376,7 +376,9 @@ def _ridges(draw: Draw, convex: bool) -> Case:
     def minimum(sample: int) -> Any:
         if not good:
             step = 1 / precise.smoothness()
-            run = md.solve(precise, md.Nesterov(step), iterations=2000, progress=False)
+            run = md.solve(
+                precise, md.Nesterov(step), iterations=2000, check_every=500, progress=False
+            )
             good.extend((torch.as_tensor(run.best_x), torch.as_tensor(precise.start())))
         return min(exact_value(problem, sample, x[sample]) for x in good)
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from mirrordescent import kernels
 
+COUNT = 8
+"""Largest number of evaluations that are kept. Each is compared with every new point."""
 REMEMBERED = 2**22
 """Largest total number of entries of all points whose evaluations are kept."""
 LARGEST = 2**20
@@ -30,7 +32,7 @@ class _Remembered(NamedTuple):
     evaluation: RidgeEvaluation
 
 
-_recent: deque[_Remembered] = deque()
+_recent: deque[_Remembered] = deque(maxlen=COUNT)
 _lock = threading.Lock()
 
 
