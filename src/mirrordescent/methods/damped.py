@@ -1,4 +1,4 @@
-"""Dual-space preconditioning with shorter steps along small or noisy gradients."""
+"""Dual-space preconditioning with shorter steps along noisy gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrordescent.trees import Tree, per_sample, sum_per_sample, tree_map
 
 
 class DampedState(NamedTuple):
-    """The state of :class:`AdaptivePreconditioned`, and the mean squared norm q of gradients."""
+    """The state of :class:`AdaptivePreconditioned`, and the mean q of ‖g‖²."""
 
     k: int
     x: Tree
@@ -30,15 +30,15 @@ class DampedPreconditioned(AdaptivePreconditioned):
 
     .. code-block:: none
 
-        q⁺ = mean of ‖g‖² over all steps so far
-        r = min(1, ‖v‖ / (W_k √q⁺))            W_k = 1 − β^(k+2), the sum of the weights in v
+        q⁺ = βq + (1 − β)‖g‖²,    p = βq⁺ + (1 − β)‖g‖²
+        r = ‖v‖/√(W_k p)                       W_k = 1 − β^(k+2), the sum of the weights in v
         x⁺ = (1 − t_k·decay)x − t_k r^η ℓ u/√(n⁺/w⁺)
 
-    Normalised directions do not tell a large gradient from a small one, or a gradient from noise.
-    r does. If all gradients are equal, r = 1. If they are noise, momentum cancels them, and r tends
-    to about √((1 − β)/(1 + β)). If they decrease, because everything is fitted, r decreases with
-    them. η = 0 is :class:`AdaptivePreconditioned`; with η = 1 steps are proportional to momenta, as
-    in Adam with a long second moment.
+    Normalised directions do not tell gradients from noise. r does. v and p are sums over the same
+    gradients with the same weights, so r ≤ 1 by the inequality of Cauchy and Schwarz, and r = 1 if
+    all gradients are equal. If they are noise, momentum cancels them, and r tends to about
+    √((1 − β)/(1 + β)). r does not change if all gradients are multiplied by a number. η = 0 is
+    :class:`AdaptivePreconditioned`.
 
     Args:
         mirror: Mirror map ψ.
@@ -52,10 +52,10 @@ class DampedPreconditioned(AdaptivePreconditioned):
 
     >>> import torch
     >>> from mirrordescent.mirrors import Euclidean
-    >>> method = DampedPreconditioned(Euclidean(), t=0.1, damping=1.0)
-    >>> state = method.update(method.init(torch.zeros(1, 1)), torch.tensor([[2.0]]))
-    >>> method.update(state, torch.tensor([[1.0]])).x - state.x
-    tensor([[-0.0632]])
+    >>> method = DampedPreconditioned(Euclidean(), t=0.1, momentum=0.5, damping=1.0)
+    >>> state = method.update(method.init(torch.zeros(1, 1)), torch.tensor([[1.0]]))
+    >>> method.update(state, torch.tensor([[-1.0]])).x - state.x
+    tensor([[0.0714]])
     """
 
     cli_names: ClassVar[tuple[str, ...]] = ("damped-preconditioned",)

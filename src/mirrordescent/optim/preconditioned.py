@@ -76,7 +76,7 @@ class Preconditioned(MirrorOptimizer):
         momentum: β, by default 0.95.
         second_momentum: β₂ of second moments. If it is given, directions are divided by the root of
             their second moments (:class:`~mirrordescent.methods.AdaptivePreconditioned`).
-        damping: η, by which steps along small or noisy gradients are shortened
+        damping: η, by which steps along noisy gradients are shortened
             (:class:`~mirrordescent.methods.DampedPreconditioned`); needs ``second_momentum``.
         lookahead: Whether v looks one step ahead, as it does by default. A learned method has its
             own β, β₂, η and v.
