@@ -1,12 +1,14 @@
-"""Methods by their names on the command line."""
+"""Methods by their names."""
 
 import inspect
+import math
 import warnings
 from typing import Any
 
 from mirrordescent._internal.suggestions import require_known
 from mirrordescent.methods.base import Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
+from mirrordescent.problems.base import Problem
 from mirrordescent.schedules import ScheduleLike
 
 
@@ -75,3 +77,57 @@ def named(name: str, mirror: MirrorMap | None = None, t: ScheduleLike | None = N
     if takes_steps:
         arguments["t"] = t
     return known[key](**arguments)
+
+
+def default_method(name: str, problem: Problem) -> Method[Any]:
+    """Construct a method by its name with default settings, such as ``pdhg`` or ``LBFGS``.
+
+    A step size without a default is 1/L, where L is the smoothness of the problem.
+
+    Args:
+        name: Name of the class or on the command line; case and hyphens do not matter.
+        problem: Problem to be solved.
+
+    >>> import torch
+    >>> from mirrordescent.problems import Quadratic
+    >>> problem = Quadratic(torch.tensor([1.0, 4.0]), centre=torch.zeros(1, 2))
+    >>> default_method("gd", problem).t(1)
+    0.25
+    """
+    known = _classes_by_key()
+    key = _key(name)
+    require_known(key, known, "method")
+    cls: Any = known[key]
+    parameters = list(inspect.signature(cls).parameters.values())
+    required = [each.name for each in parameters if each.default is inspect.Parameter.empty]
+    missing = [each for each in required if each != "t"]
+    if missing:
+        raise ValueError(
+            f"{cls.__name__} has no defaults for {', '.join(required)}: construct "
+            f"{cls.__name__}({', '.join(f'{each}=…' for each in required)}) and pass it as method"
+        )
+    if not required:
+        return cls()
+    smoothness = problem.smoothness()
+    if smoothness is None or not 0 < smoothness < math.inf:
+        raise ValueError(
+            f"{cls.__name__} needs a step size, and {type(problem).__name__} has no known "
+            f"smoothness: construct {cls.__name__}(t=…) and pass it as method"
+        )
+    return cls(t=1 / smoothness)
+
+
+def _classes_by_key() -> dict[str, type[Method[Any]]]:
+    """Return the classes of methods by their simplified names."""
+    found = {_key(name): cls for name, cls in names().items()}
+    classes: list[Any] = [Method]
+    while classes:
+        cls = classes.pop(0)
+        if not inspect.isabstract(cls) and not cls.__name__.startswith("_"):
+            found.setdefault(_key(cls.__name__), cls)
+        classes += cls.__subclasses__()
+    return found
+
+
+def _key(name: str) -> str:
+    return name.casefold().replace("-", "").replace("_", "")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
+from mirrordescent._internal import html
 from mirrordescent._internal.cache import remember
 from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method
@@ -95,7 +96,7 @@ class _Bound(NamedTuple):
     witness: Witness | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """A point x*, its value and a lower bound per problem: lower ≤ min f ≤ value, in float64.
 
@@ -122,6 +123,29 @@ class Certificate:
     conditional_on: tuple[str, ...] = ()
     proof: str = ""
     witness: Witness | None = None
+
+    def __repr__(self) -> str:
+        rows = dict(self._rows())
+        words = ", ".join(f"{name}: {text}" for name, text in rows.items())
+        return f"<Certificate of {len(self.value)} problems: {words}>"
+
+    def _repr_html_(self) -> str:
+        """Return the numbers of the certificate as a table, for notebooks."""
+        return html.table([("problems", str(len(self.value))), *self._rows()])
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return the facts of a summary as pairs of a name and a text."""
+        verdict = "proven"
+        if self.conditional_on:
+            verdict = f"proven if {' and '.join(self.conditional_on)}, as stated"
+        elif not self.proven:
+            verdict = "estimated"
+        return [
+            ("largest relative gap", f"{float(self.relative_gap.max()):.2g}"),
+            ("mean value", f"{float(self.value.mean()):.6g}"),
+            ("bound", verdict),
+            ("proof", self.proof),
+        ]
 
     @property
     def estimated(self) -> bool:

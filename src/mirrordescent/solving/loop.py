@@ -13,6 +13,7 @@ from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
 from mirrordescent.execution import steps_for
 from mirrordescent.methods.base import Method
+from mirrordescent.methods.naming import default_method
 from mirrordescent.oracles import Default, Oracle, require_generator
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.statements import (
@@ -33,7 +34,7 @@ CHECKS = 25  # default number of checks in a run
 @torch.no_grad()
 def solve(
     problem: Problem,
-    method: Method[Any],
+    method: Method[Any] | str,
     x0: Tree | None = None,
     *,
     iterations: int = 1000,
@@ -58,7 +59,8 @@ def solve(
 
     Args:
         problem: Problem to minimise.
-        method: Method that takes the steps.
+        method: Method that takes the steps; or the name of one, such as ``"pdhg"``, with default
+            settings.
         x0: Start, (batch, …) or a dict of such tensors. By default the problem's own.
         iterations: Maximal number of iterations.
         oracle: Oracle of the gradients. By default the method's own oracle if it has one, else
@@ -68,7 +70,8 @@ def solve(
         generator: Source of randomness of a stochastic oracle.
         check_every: Number of iterations between checks. By default about 25 checks a run.
         trace: Iterations at which values are recorded, or their number, spaced logarithmically.
-            By default every check. Recording changes nothing else.
+            If the run ends before, its last values are repeated. By default every check up to the
+            end of the run. Recording changes nothing else.
         diverge_factor: A sample has diverged if f(x) > f(x₀) + diverge_factor · S. The scale S is
             the larger of |f| at x₀ and at the problem's own start, or the first value of f that is
             not 0 if both are 0.
@@ -86,6 +89,7 @@ def solve(
     >>> solution.statuses, solution.x
     ([<Status.CONVERGED: 1>], tensor([[3.0000, 4.0000]]))
     """
+    method = _chosen_method(problem, method)
     oracle = oracle or Default()
     if state is not None and x0 is not None:
         raise ValueError("give either x0 or state, got both")
@@ -121,11 +125,29 @@ def solve(
             bar.update(k, record.description())
             if not record.running.any():
                 break
-    reached = state.k
-    for k in sorted(record_at):
-        if k > reached:  # all samples stopped early and keep their values
-            record.add_to_trace(state, k, seconds)
+    if trace is not None:
+        for k in sorted(record_at):
+            if k > state.k:  # all samples stopped early and keep their values
+                record.add_to_trace(state, k, seconds)
     return record.solution(seconds)
+
+
+def _chosen_method(problem: Problem, method: Method[Any] | str) -> Method[Any]:
+    """Return the method, and refuse arguments of other types or in another order."""
+    if isinstance(problem, Method) and isinstance(method, Problem):
+        raise TypeError("the problem comes first: solve(problem, method)")
+    if not isinstance(problem, Problem):
+        raise TypeError(
+            f"problem must be a Problem, got {type(problem).__name__}; "
+            f"Function(f) makes one of a function of a batch of points"
+        )
+    if isinstance(method, str):
+        return default_method(method, problem)
+    if isinstance(method, type):
+        raise TypeError(f"method must be an object, got the class: write {method.__name__}(…)")
+    if not isinstance(method, Method):
+        raise TypeError(f"method must be a Method or the name of one, got {type(method).__name__}")
+    return method
 
 
 class _Record:

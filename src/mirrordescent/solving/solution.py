@@ -3,11 +3,15 @@
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
+from mirrordescent._internal import html
 from mirrordescent.trees import Tree
+
+MOST_PICTURES = 4
+"""Largest number of pictures of a solution in a notebook."""
 
 
 class Status(IntEnum):
@@ -52,7 +56,7 @@ _FAILURES = (
 _SEVERITY = (Status.CONVERGED, Status.PRECISION, Status.RUNNING, Status.BUDGET, *_FAILURES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """Values along a run: iterations (points,), seconds (points,), values (points, batch)."""
 
@@ -68,8 +72,47 @@ class Trace:
             )
         return self.values[self.iterations.index(iteration)]
 
+    def to_pandas(self) -> Any:
+        """Return the trace as a pandas.DataFrame: one row a point, one column a sample."""
+        import pandas
 
-@dataclass(frozen=True)
+        frame = pandas.DataFrame(self.values.detach().cpu().numpy())
+        frame.columns = [f"value {sample}" for sample in range(frame.shape[1])]
+        frame.insert(0, "seconds", self.seconds)
+        frame.insert(0, "iteration", self.iterations)
+        return frame
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the values of all samples against iterations with matplotlib.
+
+        Args:
+            axes: Axes of matplotlib to draw on; new ones by default.
+
+        Returns:
+            The axes.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            _, axes = pyplot.subplots()
+        values = self.values.detach().cpu()
+        axes.plot(self.iterations, values.numpy())
+        if bool((values > 0).all()):
+            axes.set_yscale("log")
+        axes.set_xlabel("iteration")
+        axes.set_ylabel("f(x)")
+        return axes
+
+    def __repr__(self) -> str:
+        points, batch = self.values.shape
+        last = self.iterations[-1] if self.iterations else 0
+        return f"Trace({points} points of {batch} samples, iterations 0 to {last})"
+
+    def _repr_html_(self) -> str:
+        return html.curve(self.iterations, self.values.double().mean(1).tolist(), "mean f(x)")
+
+
+@dataclass(frozen=True, repr=False)
 class Solution:
     """The result of a solve, sample by sample.
 
@@ -113,3 +156,28 @@ class Solution:
             f"{int(self.steps.max())} iterations, {self.seconds:.2f} s, "
             f"mean value {float(self.value.mean()):.6g}"
         )
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the values along the run; see :meth:`Trace.plot`."""
+        return self.trace.plot(axes)
+
+    def _repr_html_(self) -> str:
+        """Return the statuses, the curve of values and the first pictures, for notebooks."""
+        total = len(self.statuses)
+        counts = Counter(self.statuses)
+        rows = [(str(status), f"{count} of {total}") for status, count in counts.items()]
+        rows.append(("iterations", str(int(self.steps.max()))))
+        rows.append(("seconds", f"{self.seconds:.3g}"))
+        rows.append(("mean value", f"{float(self.value.mean()):.6g}"))
+        if self.lower is not None:
+            proof = "conditional" if self.conditional_on else "proven"
+            rows.append((f"mean lower bound, {proof}", f"{float(self.lower.mean()):.6g}"))
+        rows += [("if", statement) for statement in self.conditional_on]
+        parts = [html.table(rows), self.trace._repr_html_()]
+        if html.is_picture(self.best_x):
+            images = cast(Tensor, self.best_x)[:MOST_PICTURES]
+            parts += [html.picture(image) for image in images]
+        return f"<div>{''.join(parts)}</div>"
