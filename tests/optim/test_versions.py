@@ -65,7 +65,7 @@ def forget_entry(group):
 
 @pytest.mark.parametrize("options", [{}, {"steps": 9}], ids=str)
 @pytest.mark.parametrize("old", [lambda group: group, forget_entry], ids=["named", "described"])
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_training_is_resumed_with_the_version_of_its_entry(version, old, options):
     name = f"network-spectral@{version}"
     whole, resumed, optimizer = interrupted(name, "network-spectral", old, **options)
@@ -79,7 +79,7 @@ def test_a_training_is_resumed_with_the_version_of_its_entry(version, old, optio
 
 def test_a_state_names_the_newest_version():
     optimizer = optim.Preconditioned(network().named_parameters(), mirror="network-spectral")
-    assert optimizer.state_dict()["param_groups"][0]["entry"] == "network-spectral@3"
+    assert optimizer.state_dict()["param_groups"][0]["entry"] == "network-spectral@4"
     assert optimizer.state_dict()["param_groups"][0]["geometry_version"] is None
 
 
@@ -91,10 +91,10 @@ def state_of(name):
 
 
 def test_a_chosen_version_is_not_replaced():
-    optimizer = optim.Preconditioned(network().named_parameters(), mirror="network-spectral@3")
+    optimizer = optim.Preconditioned(network().named_parameters(), mirror="network-spectral@4")
     with pytest.raises(
         ValueError,
-        match=r"a state of network-spectral@1, .* constructed with network-spectral@3: construct "
+        match=r"a state of network-spectral@1, .* constructed with network-spectral@4: construct "
         r"it with mirror='network-spectral@1' or mirror='network-spectral'",
     ):
         optimizer.load_state_dict(state_of("network-spectral@1"))
@@ -102,13 +102,13 @@ def test_a_chosen_version_is_not_replaced():
 
 def test_a_version_that_is_not_installed_is_named():
     state = state_of("network-spectral")
-    state["param_groups"][0]["entry"] = "network-spectral@4"
+    state["param_groups"][0]["entry"] = "network-spectral@5"
     model = network()
     optimizer = optim.Preconditioned(model.named_parameters(), mirror="network-spectral")
     with pytest.raises(
         ValueError,
-        match=r"a state of network-spectral@4, .* with network-spectral@3\. network-spectral@4 is "
-        r"not installed: .* copy network-spectral@4\.safetensors",
+        match=r"a state of network-spectral@5, .* with network-spectral@4\. network-spectral@5 is "
+        r"not installed: .* copy network-spectral@5\.safetensors",
     ):
         optimizer.load_state_dict(state)
     train(model, optimizer, 1)

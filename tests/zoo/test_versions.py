@@ -36,11 +36,11 @@ def test_shipped_versions_never_change():
 
 
 def test_an_unversioned_name_is_the_newest_version():
-    assert zoo.versions("network-spectral") == [1, 2, 3]
-    assert zoo.version("network-spectral") == 3
+    assert zoo.versions("network-spectral") == [1, 2, 3, 4]
+    assert zoo.version("network-spectral") == 4
     assert zoo.version("network-spectral@2") == 2
-    assert zoo.versioned("network-spectral") == "network-spectral@3"
-    assert zoo.fingerprint("network-spectral") == zoo.fingerprint("network-spectral@3")
+    assert zoo.versioned("network-spectral") == "network-spectral@4"
+    assert zoo.fingerprint("network-spectral") == zoo.fingerprint("network-spectral@4")
     assert zoo.fingerprint("network-spectral") != zoo.fingerprint("network-spectral@2")
     assert type(zoo.load("network-spectral@2")) is md.methods.Preconditioned
     assert zoo.card("network-spectral@1").version == 1

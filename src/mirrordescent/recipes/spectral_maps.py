@@ -1,4 +1,4 @@
-"""Recipe of the geometry for networks of any kind, by evolution over small training tasks."""
+"""Recipe of the geometry for networks, by evolution over small training tasks."""
 
 from __future__ import annotations
 
@@ -402,7 +402,7 @@ SPECTRAL_RECIPES: dict[str, Recipe] = {
     ENTRY: Recipe(
         ENTRY,
         (
-            "a geometry for training networks of any kind, by the kinds of their layers, to be "
+            "a geometry for training networks, by the kinds of their layers, to be "
             "used without tuning"
         ),
         family=tasks,

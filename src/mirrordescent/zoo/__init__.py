@@ -123,7 +123,7 @@ def versions(name: str | Path) -> builtins.list[int]:
 
     >>> from mirrordescent import zoo
     >>> zoo.versions("network-spectral")
-    [1, 2, 3]
+    [1, 2, 3, 4]
     """
     return [*versions_in(*_located(name)[:2])]
 
@@ -140,7 +140,7 @@ def versioned(name: str | Path) -> str:
 
     >>> from mirrordescent import zoo
     >>> zoo.versioned("network-spectral")
-    'network-spectral@3'
+    'network-spectral@4'
     """
     path = path_of(name)
     base = str(name).removesuffix(SUFFIX) if hub.is_address(name) else path.stem
