@@ -502,3 +502,18 @@ def test_operators_of_others_are_certified_in_their_own_precision():
         [TV(0.02)],
     )
     assert torch.allclose(found.value.double(), certify(same, 1e-6, cache=False).value, rtol=2e-3)
+
+
+def test_features_have_the_weight_of_every_term():
+    y = torch.rand(2, 1, 6, 6, dtype=torch.float64)
+
+    def features(first, second):
+        problem = Composite(SquaredError(y), [TV(first), L1(second)])
+        return problem.features(problem.start())
+
+    found = features(0.1, 0.3)
+    twice = features(0.2, 0.3)
+    assert {"term 1", "term 2"} <= found.keys()
+    change = twice["term 1"] - found["term 1"]
+    torch.testing.assert_close(change, torch.full_like(change, math.log(2)))
+    torch.testing.assert_close(twice["term 2"], found["term 2"])

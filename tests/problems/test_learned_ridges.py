@@ -433,3 +433,27 @@ def test_a_prior_can_be_stored(tmp_path):
     assert isinstance(loaded, RidgePrior)
     assert md.zoo.card(path).kind == "prior"
     torch.testing.assert_close(loaded.term(0.05).value(x), prior.term(0.05).value(x))
+
+
+def test_a_table_interpolates_in_every_interval_of_its_levels():
+    levels = torch.tensor([0.01, 0.02, 0.08, 0.2], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(3)
+    scales = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    heights = torch.rand(4, 2, 3, generator=generator, dtype=torch.float64)
+    nodes = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    table = RidgeTable(levels, scales, nodes, heights)
+    for left in range(3):
+        sigma = float((levels[left] * levels[left + 1]).sqrt())  # the middle of the logarithms
+        found = table.at(sigma)
+        unit = sigma * ((scales[left] + scales[left + 1]) / 2).exp()
+        middle = (heights[left] + heights[left + 1]) / 2
+        torch.testing.assert_close(found.positions, unit[:, None] * nodes)
+        torch.testing.assert_close(found.values, unit[:, None] * middle)
+
+
+@pytest.mark.parametrize("sides", [(3, 4), (4, 3)])
+def test_filters_with_an_even_side_are_refused(sides):
+    filters = torch.zeros(1, 1, *sides)
+    profile = RidgeProfile(torch.ones(1, 1), torch.ones(1, 1))
+    with pytest.raises(ValueError, match="odd sides"):
+        LearnedRidges(filters, profile)

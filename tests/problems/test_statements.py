@@ -462,3 +462,29 @@ def test_code_of_unknown_content_is_tested_every_time(monkeypatch):
     for _ in range(2):
         statements.require_statements_once(cls(), torch.zeros(2, 4))
     assert len(tests) == 2
+
+
+def test_the_rounding_of_large_adjoints_is_allowed():
+    """In single precision, products of long vectors differ by much more than short ones."""
+    game = OwnGame(torch.randn(3000, 900, generator=torch.Generator().manual_seed(0)))
+    run = md.solve(game, md.PDHG(1.0), iterations=2, progress=False)
+    assert run.lower is not None
+
+
+def test_the_natural_length_counts_leaves_that_are_zero():
+    class Split(Problem):
+        """f(a, b) = 8 Σ (a − 2)² + b²/2."""
+
+        def __init__(self):
+            super().__init__(1, {"a": (3,), "b": (1,)})
+
+        def value(self, x):
+            return 8 * (x["a"] - 2).square().sum(1) + x["b"].square().sum(1) / 2
+
+        def grad(self, x):
+            return {"a": 16 * (x["a"] - 2), "b": x["b"]}
+
+    start = {"a": torch.zeros(1, 3), "b": torch.ones(1, 1)}
+    slope = math.sqrt(3 * 32**2 + 1)
+    value = 8 * 3 * 4 + 0.5
+    assert natural_length(Split(), start) == pytest.approx(value / slope / math.sqrt(4), rel=1e-5)

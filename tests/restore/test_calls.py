@@ -16,6 +16,7 @@ import mirrordescent as md
 from mirrordescent import cli
 from mirrordescent._internal.image_arrays import psnr
 from mirrordescent.restore import RestorationResult, read_photo
+from mirrordescent.restore.degradation import as_kernel
 
 pytestmark = pytest.mark.usefixtures("compiled")
 SIDE = 64
@@ -245,3 +246,13 @@ def test_a_file_is_restored_as_its_pixels_are(tmp_path):
         md.denoise(photo.colour),
         md.denoise(Image.open(tmp_path / "a.png"), return_result=True).images[0].x,
     )
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 3), (3, 4), (2, 2)])
+def test_kernels_get_odd_sides_and_sum_1(shape):
+    kernel = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    found = as_kernel(kernel)
+    height, width = shape
+    assert found.shape == (height + 1 - height % 2, width + 1 - width % 2)
+    torch.testing.assert_close(found[:height, :width], kernel / kernel.sum())
+    assert float(found.sum()) == pytest.approx(1)

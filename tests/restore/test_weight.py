@@ -16,7 +16,7 @@ from mirrordescent._internal.image_arrays import as_images, psnr
 from mirrordescent.restore import choose_weight, estimate_noise
 from mirrordescent.restore.compression import compression_of, standard_compression
 from mirrordescent.restore.noise import Noise
-from mirrordescent.restore.weight import NEGLIGIBLE
+from mirrordescent.restore.weight import ANISOTROPIC, NEGLIGIBLE, POWER, first_weight
 
 VARIANTS = [{"isotropic": True, "coupled": True}, {"isotropic": True}, {}]
 
@@ -199,3 +199,15 @@ def test_an_operator_is_refused():
     blur = md.problems.Blur(md.problems.motion_kernel(3, angle=0.0))
     with pytest.raises(ValueError, match="without an operator"):
         choose_weight(md.TVInpainting(torch.rand(1, 3, 16, 16), None, operator=blur))
+
+
+def test_the_first_weight_depends_on_the_form_of_the_variation():
+    image = torch.rand(1, 3, 8, 8)
+
+    def weight(level=0.1, **form):
+        return first_weight(md.TVDenoising(image, 0.1, **form), level)
+
+    coupled = weight(isotropic=True, coupled=True)
+    assert weight(isotropic=True) == pytest.approx(coupled / 3**0.5)
+    assert weight() == pytest.approx(ANISOTROPIC * weight(isotropic=True))
+    assert weight(0.2, isotropic=True) == pytest.approx(2**POWER * weight(isotropic=True))

@@ -102,7 +102,7 @@ def test_the_command_line_shows_versions(capsys, monkeypatch):
     cli.main()
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.split()[0] == "network-spectral"]
-    assert "version 3 of 1, 2, 3" in line
+    assert "version 4 of 1, 2, 3, 4" in line
     monkeypatch.setattr("sys.argv", ["mirrordescent", "zoo", "show", "network-spectral@2"])
     cli.main()
     assert "version: 2" in capsys.readouterr().out
