@@ -244,7 +244,7 @@ def mistakes():
         ),
         "mirror file": (
             ("inpaint", "photo.png", *trial, "--mirror", "text.safetensors"),
-            "No such file",
+            "there is no file",
         ),
         "no kernel": (
             ("denoise", "photo.png", "--method", "lamd", "--fused"),
@@ -293,7 +293,10 @@ def test_an_interruption_leaves_whole_files_only(here, monkeypatch, capsys):
 
     monkeypatch.setattr(pipeline, "_restore", interrupted)
     assert run(monkeypatch, "denoise", "photo.png", "second.png", "--prior", "tv") == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "mirrordescent: interrupted"
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "mirrordescent: interrupted; 1 of the photographs are restored, and the same command with "
+        "--resume restores the others"
+    )
     assert {path.name for path in (here / "out" / "solve").iterdir()} == {
         "photo.png",
         "restored.jsonl",
@@ -708,3 +711,23 @@ def test_files_that_are_not_read_are_listed(here, monkeypatch, capsys):
     assert "2 files were left out" in streams.err
     assert "  in/phone.heic" in streams.err
     assert "phone.heic" in (here / "out" / "solve" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("task", ["denoise", "inpaint", "deblur", "upsample", "problems"])
+def test_help_has_no_types_of_python(monkeypatch, capsys, task):
+    assert run(monkeypatch, task, "--help") == 0
+    text = capsys.readouterr().out
+    for notation in ("{None}", "[[", "default: None", "default: )"):
+        assert notation not in text
+    assert "-o FOLDER" in text
+
+
+def test_short_options_and_other_spellings(here, monkeypatch, capsys):
+    code = run(monkeypatch, "inpaint", "photo.png", "--mask-color", "#ff00ff", "-q", "-o", "short")
+    assert code == 2
+    assert "no pixel of photo.png has the colour #ff00ff" in capsys.readouterr().err
+    assert run(monkeypatch, "denoise", "photo.png", "-q", "-v", "-o", "short") == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert (here / "short" / "photo.png").exists()
+    assert run(monkeypatch, "denoise", "photo.png", "-r", "-o", "short") == 0

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional
 
-from mirrordescent.cli.output import AsJSON, DataDirectory, aligned, join_argument_lines, say, show
+from mirrordescent.cli.output import (
+    AsJSON,
+    DataDirectory,
+    OptionalCount,
+    aligned,
+    join_argument_lines,
+    say,
+    show,
+)
 
 if TYPE_CHECKING:
     from mirrordescent.learn import ProblemFamily
@@ -27,7 +35,7 @@ def diagnose(
     problem: Annotated[str, tyro.conf.arg(metavar="KIND|PROBLEMS")],
     out: Path = Path("out/diagnosis"),
     count: int = 8,
-    iterations: int | None = None,
+    iterations: OptionalCount = None,
     exact_iterates: bool = False,
     accuracy: float = 1e-2,
     data: DataDirectory = None,

@@ -92,8 +92,13 @@ def _bug(error: Exception, package: str, where: str | None) -> Report:
 
 def _message(error: Exception) -> str:
     """Return the text of an error as one line."""
-    # str() of a KeyError quotes its argument.
-    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    text = str(error)
+    if isinstance(error, KeyError) and error.args:  # str() quotes its argument
+        text = str(error.args[0])
+    elif isinstance(error, FileNotFoundError) and error.filename:
+        text = f"there is no file {error.filename}"
+    elif isinstance(error, OSError) and error.filename and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
     return " ".join(visible(text).split()) or type(error).__name__
 
 

@@ -19,11 +19,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 AsJSON: TypeAlias = Annotated[bool, arg(help="Print the report as JSON.")]
 Switch: TypeAlias = Literal["auto", "yes", "no"]
 """The values of an option that is on, off, or chosen automatically."""
+OptionalPath: TypeAlias = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+OptionalText: TypeAlias = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
+OptionalNumber: TypeAlias = Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="")]
+OptionalCount: TypeAlias = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+NumberOrAuto: TypeAlias = Annotated[float | Literal["auto"], arg(metavar="NUMBER|auto")]
+Folder: TypeAlias = Annotated[Path, arg(aliases=["-o"], metavar="FOLDER")]
+"""The folder of the results, ``--out`` or ``-o``."""
+Quiet: TypeAlias = Annotated[
+    bool, arg(aliases=["-q"], help="Print no progress, only results, warnings and errors.")
+]
 DataDirectory: TypeAlias = Annotated[
     Path | None,
     arg(
+        metavar="FOLDER",
+        help_behavior_hint="",
         help="Folder with the data sets. The default is the environment variable "
-        "MIRRORDESCENT_DATA, or else a cache folder."
+        "MIRRORDESCENT_DATA, or else a cache folder.",
     ),
 ]
 
@@ -83,12 +95,14 @@ class EscapedStderr(io.TextIOBase):
         self._stderr.flush()
 
 
-def progress() -> bool | None:
+def progress(quiet: bool = False) -> bool | None:
     """Return the ``progress`` argument for solvers.
 
     On a terminal it is None: a bar appears if the work takes longer than a second. Otherwise it is
-    True: lines of text are printed from time to time.
+    True: lines of text are printed from time to time. With ``quiet`` it is False.
     """
+    if quiet:
+        return False
     return None if sys.stderr.isatty() else True
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
-from mirrordescent.cli.output import AsJSON, DataDirectory, join_argument_lines
+from mirrordescent.cli.output import AsJSON, DataDirectory, OptionalText, join_argument_lines
 
 
 @join_argument_lines
@@ -17,7 +17,7 @@ def learn_prior(
     minutes: float = 60.0,
     grey: bool = False,
     modulus: float = 0.9,
-    start: str | None = None,
+    start: OptionalText = None,
     convex_share: float = 0.25,
     resume: bool = True,
     data: DataDirectory = None,

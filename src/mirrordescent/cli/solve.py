@@ -10,7 +10,18 @@ import tyro
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent.cli.output import AsJSON, Switch, join_argument_lines
+from mirrordescent.cli.output import (
+    AsJSON,
+    Folder,
+    NumberOrAuto,
+    OptionalCount,
+    OptionalNumber,
+    OptionalPath,
+    OptionalText,
+    Quiet,
+    Switch,
+    join_argument_lines,
+)
 
 if TYPE_CHECKING:
     from mirrordescent.restore.degradation import Degradation
@@ -53,13 +64,16 @@ class ObjectiveOptions:
             missing.
     """
 
-    images: Positional[tuple[Path, ...]]
+    images: Annotated[
+        Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="PATH [PATH ...]", help_behavior_hint=""),
+    ]
     prior: str = "auto"
-    noise: float | Literal["auto"] = "auto"
+    noise: NumberOrAuto = "auto"
     strength: float = 1.0
-    weight: float | Literal["auto"] = "auto"
-    iterations: int | None = None
-    tolerance: float | None = None
+    weight: NumberOrAuto = "auto"
+    iterations: OptionalCount = None
+    tolerance: OptionalNumber = None
     fused: Switch = "auto"
 
 
@@ -82,8 +96,8 @@ class MethodOptions:
 
     isotropic: Switch = "auto"
     coupled: Switch = "auto"
-    method: str | None = None
-    mirror: str | None = None
+    method: OptionalText = None
+    mirror: OptionalText = None
 
 
 @dataclass(frozen=True)
@@ -98,9 +112,9 @@ class BlurOptions:
             the motion is horizontal; at 90 it is vertical.
     """
 
-    kernel: Path | None = None
-    gaussian: float | None = None
-    motion: str | None = None
+    kernel: OptionalPath = None
+    gaussian: OptionalNumber = None
+    motion: OptionalText = None
 
 
 @dataclass(frozen=True)
@@ -117,10 +131,11 @@ class OutputOptions:
         verbose: Print the methods, their numbers of iterations, and the value of the objective.
     """
 
-    truth: Path | None = None
-    out: Path = Path("out/solve")
-    resume: bool = False
-    verbose: bool = False
+    truth: OptionalPath = None
+    out: Folder = Path("out/solve")
+    resume: Annotated[bool, tyro.conf.arg(aliases=["-r"])] = False
+    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
+    quiet: Quiet = False
     json: AsJSON = False
 
 
@@ -140,10 +155,10 @@ class MaskOptions:
             default is yes if the photograph has hardly any noise.
     """
 
-    mask: Path | None = None
+    mask: OptionalPath = None
     mask_white: Literal["known", "missing"] = "known"
-    mask_colour: str | None = None
-    missing: float | None = None
+    mask_colour: Annotated[OptionalText, tyro.conf.arg(aliases=["--mask-color"])] = None
+    missing: OptionalNumber = None
     seed: int = 0
     keep_known: Switch = "auto"
 
@@ -234,13 +249,16 @@ def upsample(
 @join_argument_lines
 def problems(
     file: Positional[Path],
-    solver: str | None = None,
-    seeds: tuple[int, ...] = (),
+    solver: OptionalText = None,
+    seeds: Annotated[
+        tuple[int, ...], tyro.conf.arg(metavar="N [N ...]", help_behavior_hint="")
+    ] = (),
     count: int = 8,
     accuracy: float = 1e-2,
     iterations: int = 2000,
     prove: bool = True,
-    out: Path = Path("out/solve"),
+    out: Folder = Path("out/solve"),
+    quiet: Quiet = False,
     json: AsJSON = False,
 ) -> int:
     """Solve problems of your own, drawn by a ProblemFamily in a Python file (docs/learn.md).
@@ -271,7 +289,7 @@ def problems(
     from mirrordescent.cli.own_problems import solve_own
 
     solved = solve_own(
-        file, solver, seeds, count, accuracy, iterations, prove, out, say, progress()
+        file, solver, seeds, count, accuracy, iterations, prove, out, say, progress(quiet)
     )
     lines = [
         *aligned(solved.rows),
@@ -305,14 +323,20 @@ def _restore(
     _require_writable(writing.out)
     outcomes: list[Outcome] = []
     failures: list[Failure] = []
-    with bar_labels(solving="photographs: iteration", tiles="photographs: tile"):
-        for outcome in jobs.run(plan, progress()):
-            if isinstance(outcome, Failure):
-                failures.append(outcome)
-                continue
-            outcomes.append(outcome)
-            if not writing.json:
-                print(visible(outcome.line(writing.verbose)), flush=True)
+    try:
+        with bar_labels(solving="photographs: iteration", tiles="photographs: tile"):
+            for outcome in jobs.run(plan, progress(writing.quiet)):
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)
+                    continue
+                outcomes.append(outcome)
+                if not writing.json:
+                    print(visible(outcome.line(writing.verbose)), flush=True)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; {len(outcomes)} of the photographs are restored, and the same command "
+            f"with --resume restores the others"
+        ) from None
     path = page(settings, outcomes, failures, plan, jobs.skipped).write(writing.out / PAGE)
     report = {
         "task": task,
