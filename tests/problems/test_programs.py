@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from campaigns.exact import exact_value
 
 import mirrordescent as md
 from mirrordescent.methods import ADMM
 from mirrordescent.oracles import Exact
+from mirrordescent.problems.program_exclusions import is_infeasible, is_unbounded
 from mirrordescent.problems.statements import (
     ContradictoryBound,
     allowed_excess,
@@ -335,3 +337,50 @@ def test_a_bound_above_a_feasible_value_is_contradictory():
         else:
             with pytest.raises(ContradictoryBound):
                 require_consistent(program, lower, value, value, error=lambda e=excess: e)
+
+
+@pytest.mark.parametrize("units", [1e-9, 1e-5, 1.0, 1e6])
+def test_a_bounded_program_with_a_feasible_point_is_never_excluded(units):
+    """min −x − 2y on the box 0 ≤ x, y ≤ 1 with x + y ≤ 1.5, in any units of the constraints."""
+    A = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=DOUBLE) * units
+    l = torch.tensor([0.0, 0.0, -1.0], dtype=DOUBLE) * units  # noqa: E741
+    u = torch.tensor([1.0, 1.0, 1.5], dtype=DOUBLE) * units
+    program = md.QP(None, torch.tensor([[-1.0, -2.0]], dtype=DOUBLE), A, l, u)
+    solution = md.solve(program, ADMM(), iterations=300, check_every=10)
+    assert solution.statuses[0] not in (md.Status.INFEASIBLE, md.Status.UNBOUNDED)
+    direction = torch.tensor([1.0, 1.0], dtype=DOUBLE)
+    assert not is_unbounded(program, 0, direction)
+    for y in torch.randn(50, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(0)):
+        assert not is_infeasible(program, 0, y)
+
+
+def test_exclusions_are_proven_exactly():
+    """The line x + y = 2 misses the box [0, 1/2]², by whatever multiplier close to (−½, −½, ½)."""
+    A = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    l = torch.tensor([0.0, 0.0, 2.0])  # noqa: E741
+    program = md.QP(None, torch.zeros(1, 2), A, l, torch.tensor([0.5, 0.5, 2.0]))
+    assert is_infeasible(program, 0, torch.tensor([0.49, 0.51, -0.5]))
+    assert not is_infeasible(program, 0, torch.tensor([-0.5, 0.5, 0.5]))
+    free = md.QP(
+        None, torch.tensor([[-3.0, 1.0]]), A[2:], torch.tensor([-1.0]), torch.tensor([1.0])
+    )
+    assert is_unbounded(free, 0, torch.tensor([1.0, -0.99]))
+    assert not is_unbounded(free, 0, torch.tensor([-1.0, 1.0]))
+    assert not is_unbounded(free, 0, torch.tensor([1.0, 0.0]))
+    curved = md.QP(torch.eye(2), costs, A[2:], -one)
+    assert not is_unbounded(curved, 0, torch.tensor([1.0, -1.0]))
+
+
+def test_the_rounding_of_a_value_is_bounded():
+    """P has entries of 1e24, and Px cancels to a millionth of its terms."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        B = 1e12 * torch.randn(3, 3, dtype=DOUBLE, generator=generator)
+        x = 1e-14 * torch.randn(1, 3, dtype=DOUBLE, generator=generator)
+        x = (torch.linalg.solve(B, 1e-3 * B @ x[0]))[None].float()
+        A = torch.randn(2, 3, dtype=DOUBLE, generator=generator).float()
+        q = torch.randn(1, 3, dtype=DOUBLE, generator=generator).float()
+        program = md.QP((B.T @ B).float(), q, A, -torch.ones(2), torch.ones(2), penalty=2.0)
+        exact = exact_value(program, 0, x[0])
+        error = abs(float(program.value(x)) - float(exact))
+        assert error <= float(program.value_error(x, program.value(x)))

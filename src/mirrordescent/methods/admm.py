@@ -14,6 +14,7 @@ from mirrordescent.methods.program_starts import AffineStart
 from mirrordescent.oracles import Oracle
 from mirrordescent.problems.active_sets import polish_active_set
 from mirrordescent.problems.base import Problem
+from mirrordescent.problems.program_exclusions import is_infeasible, is_unbounded
 from mirrordescent.problems.programs import QP
 from mirrordescent.problems.quadratics import matvec
 from mirrordescent.problems.reduced_programs import (
@@ -314,16 +315,43 @@ class ADMM(Method[ADMMState]):
         return cast(QP, problem).bound_of_pair(state.x, state.work.multipliers(state))
 
     def excluded(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
-        """Return the samples without a feasible point, and those without a minimum, (batch,)."""
+        """Return the samples without a feasible point, and those without a minimum, (batch,).
+
+        Only samples for which this is proven count (:mod:`~.problems.program_exclusions`).
+        """
         program = cast(QP, problem)
         y, direction = self._differences(program, state)
         size = 1 + state.x.abs().amax(-1).double()
         infeasible = _excluded_radius(program, y) > CERTAIN * size
-        mismatch = state.work.program.mismatch
-        if mismatch.shape[-1]:
-            worst = mismatch.abs().amax(-1)
-            infeasible = infeasible | (worst > 1e-6 * (1 + worst))
-        return infeasible, ~infeasible & _falls_forever(program, direction)
+        for sample in infeasible.nonzero().flatten().tolist():
+            infeasible[sample] = is_infeasible(program, sample, y[sample])
+        inconsistent = self._inconsistent(program, state)
+        if inconsistent is not None:
+            for sample in (~infeasible).nonzero().flatten().tolist():
+                infeasible[sample] = is_infeasible(program, sample, inconsistent[sample])
+        unbounded = ~infeasible & _falls_forever(program, direction)
+        for sample in unbounded.nonzero().flatten().tolist():
+            unbounded[sample] = is_unbounded(program, sample, direction[sample])
+        return infeasible, unbounded
+
+    def _inconsistent(self, program: QP, state: ADMMState) -> Tensor | None:
+        """Return multipliers of equalities that may contradict each other, or None if none do.
+
+        The residual r of least squares satisfies Eᵀr = 0 and ⟨e, r⟩ = −‖r‖².
+        """
+        reduced = state.work.program
+        if isinstance(reduced, SparseProgram):
+            return None
+        rows = reduced.matrices.equal_index
+        mismatch = reduced.mismatch[:, : len(rows)]
+        if not len(rows):
+            return None
+        worst = mismatch.abs().amax(-1)
+        if not bool((worst > 1e-6 * (1 + worst)).any()):
+            return None
+        y = mismatch.new_zeros(len(mismatch), program.rows)
+        y[:, rows] = mismatch
+        return _normalised(y)
 
     def certificate(self, problem: Problem, state: ADMMState) -> dict[str, Tensor]:
         """Return multipliers y that prove infeasibility, and directions along which f falls.

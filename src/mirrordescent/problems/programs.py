@@ -305,6 +305,20 @@ class QP(Problem, SaddlePoint):
     def value(self, x: Tensor) -> Tensor:
         return self.objective(x) + self.infeasibility(x)
 
+    def value_error(self, x: Tensor, value: Tensor) -> Tensor:
+        """Charge all sums of the objective and of the violations with the sums of magnitudes."""
+        point = x.detach().double()
+        size = _Magnitudes(self)
+        _, Ax_size = size.A(point)
+        _, Px_size = size.P(point)
+        n = x.shape[-1]
+        lower = self.l.double().abs().nan_to_num(posinf=0.0)
+        upper = self.u.double().abs().nan_to_num(posinf=0.0)
+        objective = (point.abs() * (Px_size + self.q.double().abs())).sum(-1)
+        penalty = self.weight.double() * (Ax_size + torch.maximum(lower, upper)).sum(-1)
+        error = 2 * unit(2 * n + self.rows, x.dtype) * (objective + penalty)
+        return error.to(value.dtype)
+
     def infeasibility(self, x: Tensor) -> Tensor:
         """Return κ times the sum of the violations: (batch,)."""
         return self.weight * self.violations(x).sum(-1)

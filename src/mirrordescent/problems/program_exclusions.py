@@ -1,0 +1,164 @@
+"""Proofs in rational arithmetic that a program has no feasible point, or no minimum.
+
+A method finds multipliers or a direction in floating point. They prove nothing until signs and
+zeros hold exactly, so numbers close by with small denominators are tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mirrordescent.problems.outside_operators import SparseMatrix
+from mirrordescent.problems.programs import QP
+
+DENOMINATORS = (1, 2, 3, 4, 6, 10, 60, 4096)
+"""Denominators of the numbers that are tried in place of those of a method."""
+
+MOST_ENTRIES = 20_000
+"""Largest number of entries of A and P for which proofs are attempted."""
+
+Row = Sequence[Fraction]
+
+
+def is_infeasible(program: QP, sample: int, multipliers: Tensor) -> bool:
+    """Return whether multipliers y close to the given ones prove that no point is feasible.
+
+    For every feasible x, ⟨Aᵀy, x⟩ = ⟨y, Ax⟩ ≤ Σᵢ max(uᵢyᵢ, lᵢyᵢ). If the least value of the left
+    side over the bounds of single variables is larger than the right side, no x is feasible.
+
+    Args:
+        program: Batch of programs.
+        sample: Number of the program.
+        multipliers: y, (m,).
+    """
+    if _too_large(program):
+        return False
+    rows = _matrix(program.A, sample)
+    lower = _numbers(_of(program.l, sample))
+    upper = _numbers(_of(program.u, sample))
+    low, high = program.variable_bounds()
+    least = _numbers(_of(low, sample))
+    most = _numbers(_of(high, sample))
+    for y in _close_by(multipliers):
+        if _supported(y, lower, upper) and any(y):
+            support = _support(y, lower, upper)
+            pull = _times_transposed(rows, y, len(least))
+            smallest = _smallest(pull, least, most)
+            if smallest is not None and smallest > support:
+                return True
+    return False
+
+
+def is_unbounded(program: QP, sample: int, direction: Tensor) -> bool:
+    """Return whether f falls without end along a direction d close to the given one.
+
+    It does so from every point if Pd = 0, ⟨q, d⟩ < 0, and no constraint becomes more violated.
+
+    Args:
+        program: Batch of programs.
+        sample: Number of the program.
+        direction: d, (n,).
+    """
+    if _too_large(program):
+        return False
+    rows = _matrix(program.A, sample)
+    curvature = [] if program.P is None else _matrix(program.P, sample)
+    costs = _finite(_of(program.q, sample))
+    lower = _numbers(_of(program.l, sample))
+    upper = _numbers(_of(program.u, sample))
+    for d in _close_by(direction):
+        if _dot(costs, d) >= 0 or any(_dot(row, d) for row in curvature):
+            continue
+        images = [_dot(row, d) for row in rows]
+        if all(
+            (image <= 0 or above is None) and (image >= 0 or below is None)
+            for image, below, above in zip(images, lower, upper, strict=True)
+        ):
+            return True
+    return False
+
+
+def _too_large(program: QP) -> bool:
+    n = program.q.shape[-1]
+    return n * (n + program.rows) > MOST_ENTRIES
+
+
+def _of(tensor: Tensor, sample: int) -> Tensor:
+    """Return the vector of a sample; one vector may serve all samples."""
+    return tensor[sample if len(tensor) > 1 else 0] if tensor.ndim == 2 else tensor
+
+
+def _matrix(matrix: Tensor | SparseMatrix, sample: int) -> list[Row]:
+    if isinstance(matrix, SparseMatrix):
+        units = torch.eye(math.prod(matrix.shape), dtype=matrix.entries.dtype)
+        matrix = matrix.A(units.to(matrix.entries.device)).mT
+    if matrix.ndim == 3:
+        matrix = matrix[sample if len(matrix) > 1 else 0]
+    return [_finite(row) for row in matrix]
+
+
+def _finite(vector: Tensor) -> Row:
+    return [Fraction(each) for each in vector.double().tolist()]
+
+
+def _numbers(vector: Tensor) -> list[Fraction | None]:
+    """Return numbers exactly, with None for infinite ones."""
+    return [Fraction(each) if math.isfinite(each) else None for each in vector.double().tolist()]
+
+
+def _close_by(vector: Tensor) -> Iterator[Row]:
+    """Yield the numbers of a vector themselves, and rounded to small denominators."""
+    exact = _finite(vector)
+    yield exact
+    for denominator in DENOMINATORS:
+        yield [Fraction(round(each * denominator), denominator) for each in exact]
+
+
+def _dot(a: Row, b: Row) -> Fraction:
+    return sum((x * y for x, y in zip(a, b, strict=True) if x and y), Fraction(0))
+
+
+def _times_transposed(rows: Sequence[Row], y: Row, n: int) -> Row:
+    """Return Aᵀy."""
+    used = [(row, each) for row, each in zip(rows, y, strict=True) if each]
+    return [sum((row[j] * each for row, each in used), Fraction(0)) for j in range(n)]
+
+
+def _supported(y: Row, lower: Sequence[Fraction | None], upper: Sequence[Fraction | None]) -> bool:
+    """Return whether every multiplier belongs to a bound that exists."""
+    return all(
+        not (each > 0 and above is None) and not (each < 0 and below is None)
+        for each, below, above in zip(y, lower, upper, strict=True)
+    )
+
+
+def _support(
+    y: Row, lower: Sequence[Fraction | None], upper: Sequence[Fraction | None]
+) -> Fraction:
+    """Return Σᵢ max(uᵢyᵢ, lᵢyᵢ)."""
+    total = Fraction(0)
+    for each, below, above in zip(y, lower, upper, strict=True):
+        bound = above if each > 0 else below
+        if each and bound is not None:
+            total += each * bound
+    return total
+
+
+def _smallest(
+    pull: Row, low: Sequence[Fraction | None], high: Sequence[Fraction | None]
+) -> Fraction | None:
+    """Return the least ⟨pull, x⟩ over low ≤ x ≤ high, or None if it is not bounded."""
+    total = Fraction(0)
+    for each, a, b in zip(pull, low, high, strict=True):
+        bound = a if each > 0 else b
+        if not each:
+            continue
+        if bound is None:
+            return None
+        total += each * bound
+    return total
