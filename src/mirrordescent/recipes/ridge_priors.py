@@ -95,6 +95,14 @@ LATER_RATES = LearningRates(filters=5e-4, profiles=2e-2)
 
 
 @dataclass(frozen=True)
+class PatchBatch:
+    """Number and side of the patches of a step."""
+
+    count: int = 8
+    side: int = 48
+
+
+@dataclass(frozen=True)
 class PriorSettings:
     """Settings of the learning of a prior.
 
@@ -106,8 +114,7 @@ class PriorSettings:
         modulus: Largest modulus ρ < 1 of weak convexity at the sampled frequencies.
         steepest: Largest slope of profiles. Larger slopes need more iterations.
         size: Side of the filters, an odd number.
-        batch: Number of patches of a step.
-        patch: Side of the patches.
+        patches: Number and side of the patches of a step.
         iterations: Iterations of the lower level, and a multiple of them in the second half.
         solves: Iterations of conjugate gradients.
         rates: First learning rates.
@@ -121,8 +128,7 @@ class PriorSettings:
     modulus: float = 0.9
     steepest: float = 10.0
     size: int = 7
-    batch: int = 8
-    patch: int = 48
+    patches: PatchBatch = field(default_factory=PatchBatch)
     iterations: int = 11
     solves: int = 7
     rates: LearningRates = field(default_factory=LearningRates)
@@ -138,10 +144,12 @@ class PriorSettings:
             raise ValueError(f"modulus must be at least 0 and less than 1, got {self.modulus}")
         if self.size % 2 == 0 or self.size < 3:
             raise ValueError(f"size must be odd and at least 3, got {self.size}")
-        if self.patch <= self.size + 2 * MARGIN:
+        if self.patches.count < 1:
+            raise ValueError(f"patches.count must be at least 1, got {self.patches.count}")
+        if self.patches.side <= self.size + 2 * MARGIN:
             raise ValueError(
-                f"patch must exceed size + {2 * MARGIN} = {self.size + 2 * MARGIN}, "
-                f"got {self.patch}"
+                f"patches.side must exceed size + {2 * MARGIN} = {self.size + 2 * MARGIN}, "
+                f"got {self.patches.side}"
             )
 
 
@@ -374,18 +382,18 @@ class Patches:
     """Random patches of pictures, turned and mirrored at random."""
 
     def __init__(self, pictures: Sequence[Tensor], settings: PriorSettings) -> None:
-        self.pictures = [each for each in pictures if min(each.shape[-2:]) > settings.patch]
+        self.pictures = [each for each in pictures if min(each.shape[-2:]) > settings.patches.side]
         if not self.pictures:
             raise ValueError(
-                f"learning a prior needs pictures of more than {settings.patch} pixels a side"
+                f"learning a prior needs pictures of more than {settings.patches.side} pixels a side"
             )
         self.settings = settings
 
     def draw(self, generator: Generator) -> Tensor:
         """Return a batch of patches."""
-        side = self.settings.patch
+        side = self.settings.patches.side
         patches = []
-        for _ in range(self.settings.batch):
+        for _ in range(self.settings.patches.count):
             picture = self.pictures[_whole(len(self.pictures), generator)]
             row = _whole(picture.shape[-2] - side + 1, generator)
             column = _whole(picture.shape[-1] - side + 1, generator)
