@@ -382,11 +382,10 @@ class Patches:
     """Random patches of pictures, turned and mirrored at random."""
 
     def __init__(self, pictures: Sequence[Tensor], settings: PriorSettings) -> None:
-        self.pictures = [each for each in pictures if min(each.shape[-2:]) > settings.patches.side]
+        side = settings.patches.side
+        self.pictures = [each for each in pictures if min(each.shape[-2:]) > side]
         if not self.pictures:
-            raise ValueError(
-                f"learning a prior needs pictures of more than {settings.patches.side} pixels a side"
-            )
+            raise ValueError(f"learning a prior needs pictures of more than {side} pixels a side")
         self.settings = settings
 
     def draw(self, generator: Generator) -> Tensor:
@@ -452,6 +451,9 @@ class PriorLearning:
         with torch.no_grad():
             bank = convex.filters().detach()
             prior = RidgePrior(filters, weak.table(), convex.table(), bank)
+            if self.start is not None and self.settings.convex_share == 1:
+                # As they were, without the rounding of their parameters.
+                prior = RidgePrior(self.start.filters, self.start.weak, convex.table(), bank)
         return prior.requires_grad_(False), [weak_record, convex_record]
 
     def _stage(
@@ -771,15 +773,29 @@ def prior_card(
     name: str, prior: RidgePrior, stages: Sequence[dict[str, object]], terms: str
 ) -> zoo.Card:
     """Return the card of a prior."""
-    kind = "grey" if prior.channels == 1 else "colour"
     energy = prior.term(CHECKED[1])
     return zoo.Card(
         name.partition("@")[0],
-        f"A prior of {kind} pictures from 0 to 1, for all noise levels up to {LEVELS[-1]:g}.",
-        family=f"denoising of {kind} pictures with Gaussian noise",
+        prior_description(prior.channels),
+        family=prior_family(prior.channels),
         data=terms,
         stages=list(stages),
         parameters=sum(buffer.numel() for buffer in prior.buffers()),
         held_out={str(stage["stage"]): stage["validation"] for stage in stages},
         use={"strong convexity of denoising": round(1 + energy.convexity, 4)},
     )
+
+
+def prior_description(channels: int) -> str:
+    """Return the description of a prior for its card."""
+    kind = _kind(channels)
+    return f"A prior of {kind} pictures from 0 to 1, for all noise levels up to {LEVELS[-1]:g}."
+
+
+def prior_family(channels: int) -> str:
+    """Return the description of the problems of a prior for its card."""
+    return f"denoising of {_kind(channels)} pictures with Gaussian noise"
+
+
+def _kind(channels: int) -> str:
+    return "grey" if channels == 1 else "colour"
