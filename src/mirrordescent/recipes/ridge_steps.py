@@ -113,10 +113,10 @@ class StepSettings:
         seed: Seed of the problems.
     """
 
-    meta_steps: int = 400
-    batch: int = 4
+    meta_steps: int = 130
+    batch: int = 2
     targets: tuple[int, ...] = (8, 11)
-    learning_rate: float = 0.04
+    learning_rate: float = 0.05
     save_every: int = 10
     seed: int = 0
 
@@ -271,8 +271,8 @@ RIDGE_STEP_RECIPES = {
         scheduled if name == ENTRY else constant,
         [GradientStage(StepSettings())],
         on=f"prior_denoising of BSDS500 crops with {PRIOR}, noise from {NOISE[0]} to {NOISE[1]}",
-        data="The training part of BSDS500; its validation part for the evaluation. For "
-        "non-commercial research and educational purposes. No picture is part of the entry.",
+        data="The training part of BSDS500, for non-commercial research and educational purposes. "
+        "No picture is part of the entry.",
         evaluate=steps_to_a_proof,
         problems=12,
     )
