@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -80,7 +80,7 @@ class Case:
     name: str
     clean: Tensor
     counted: Tensor
-    contestants: dict[str, Callable[[], Tensor]]
+    contestants: Mapping[str, Callable[[], Tensor]]
 
 
 class Records:

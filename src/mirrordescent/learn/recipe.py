@@ -272,5 +272,5 @@ class Recipe:
 
 def _learned_numbers(module: nn.Module) -> int:
     """Return the number of parameters; of buffers, for a module such as a prior without any."""
-    parameters = list(module.parameters()) or list(module.buffers())
-    return sum(each.numel() for each in parameters)
+    parameters = sum(each.numel() for each in module.parameters())
+    return parameters or sum(each.numel() for each in module.buffers())

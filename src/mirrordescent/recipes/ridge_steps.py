@@ -42,6 +42,7 @@ from mirrordescent.solving import gap, solve
 from mirrordescent.trees import sum_per_sample
 
 ENTRY = "photo-prior-denoise"
+CONTROL_ENTRY = ENTRY + CONTROL
 PRIOR = "photo-prior"
 """Entry whose denoising problems are solved."""
 NOISE = (0.015, 0.15)
@@ -90,7 +91,7 @@ def gradient_losses(method: RidgeMomentum, draw: Draw, targets: Sequence[int]) -
     total = torch.zeros(len(state.x))
     first = None
     for k in range(max(targets) + 1):
-        g = cast(Tensor, _Gradient.apply(state.x, problem))
+        g = _Gradient.apply(state.x, problem)  # type: ignore[no-untyped-call]
         square = sum_per_sample(g.square()).log()
         first = square.detach() if first is None else first
         if k in targets:
@@ -259,9 +260,7 @@ def constant(generator: Generator, family: ProblemFamily) -> TangentBound:
 
 _DESCRIPTIONS = {
     ENTRY: "Accelerated gradient steps for denoising with photo-prior, with a proof of the gap.",
-    ENTRY
-    + CONTROL: f"The control of {ENTRY}: one step size and one momentum for all steps, learned "
-    "alike.",
+    CONTROL_ENTRY: f"The control of {ENTRY}: one step size and one momentum, learned alike.",
 }
 RIDGE_STEP_RECIPES = {
     name: Recipe(
