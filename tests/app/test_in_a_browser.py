@@ -208,9 +208,8 @@ def test_a_mask_is_loaded_inverted_erased_and_cleared(browser, app):
         assert page.evaluate(share) == 0
 
 
-def test_work_is_cancelled_and_mistakes_are_said(browser, app, monkeypatch):
-    monkeypatch.setattr("mirrordescent.restore.planning.OPERATOR_ITERATIONS", 10**7)
-    with opened(browser, app, "wide", errors=1) as page:
+def test_work_is_cancelled_and_mistakes_are_said(browser, app, held_work):
+    with held_work(), opened(browser, app, "wide", errors=1) as page:
         bad = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image"}
         page.set_input_files("#open", bad)
         page.wait_for_selector("#message.error")

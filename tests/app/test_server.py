@@ -199,16 +199,16 @@ def test_requests_stand_for_settings():
     assert read_request({"task": "upsample", "factor": 3}).degradation.factor == 3
 
 
-def test_work_is_cancelled_and_one_photograph_is_restored_at_a_time(app, monkeypatch):
-    monkeypatch.setattr("mirrordescent.restore.planning.OPERATOR_ITERATIONS", 10**7)
+def test_work_is_cancelled_and_one_photograph_is_restored_at_a_time(app, held_work):
     _, photo = data(app, "POST", "/photo?name=a.png", picture())
     options = json.dumps({"task": "deblur", "gaussian": 2.0}).encode()
-    assert data(app, "POST", f"/photo/{photo['id']}/restore", options)[0] == 200
-    status, answer = data(app, "POST", f"/photo/{photo['id']}/restore", options)
-    assert status == 409
-    assert "another photograph" in answer["error"]
-    assert data(app, "POST", "/cancel", b"")[0] == 200
-    assert finished(app, photo["id"])["state"] == "cancelled"
+    with held_work():
+        assert data(app, "POST", f"/photo/{photo['id']}/restore", options)[0] == 200
+        status, answer = data(app, "POST", f"/photo/{photo['id']}/restore", options)
+        assert status == 409
+        assert "another photograph" in answer["error"]
+        assert data(app, "POST", "/cancel", b"")[0] == 200
+        assert finished(app, photo["id"])["state"] == "cancelled"
     assert data(app, "POST", f"/photo/{photo['id']}/restore", b'{"task": "denoise"}')[0] == 200
     assert finished(app, photo["id"])["state"] == "done"
 
@@ -221,6 +221,17 @@ def test_old_photographs_and_the_folder_are_removed():
         assert len(list(server.studio.folder.iterdir())) == work_module.KEPT
         folder = server.studio.folder
     assert not folder.exists()
+
+
+def test_closing_the_server_ends_the_work_first(held_work):
+    with held_work():
+        with running() as server:
+            _, photo = data(server, "POST", "/photo?name=a.png", picture())
+            options = json.dumps({"task": "deblur", "gaussian": 2.0}).encode()
+            assert data(server, "POST", f"/photo/{photo['id']}/restore", options)[0] == 200
+            work = server.studio.photos[photo["id"]].work
+        assert work.state == "cancelled"
+        assert not server.studio.folder.exists()
 
 
 def test_a_port_in_use_is_explained(app):

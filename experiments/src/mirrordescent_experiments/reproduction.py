@@ -24,6 +24,7 @@ from mirrordescent_experiments import (
     network_time,
     network_training_curves,
     phantom_reconstructions,
+    photographs,
     resnet,
     svm,
     tomography_experiment,
@@ -63,6 +64,7 @@ EXPERIMENTS: dict[str, Callable[[Scale, Path | None, Say], Result]] = {
     "attribution": attribution.run,
     "learned-again": learned_again.run,
     "error-terms": error_terms.run,
+    "photographs": photographs.run,
 }
 
 __all__ = ["EXPERIMENTS", "reproduce"]

@@ -105,7 +105,7 @@ class AppServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.studio.cancel()
+        self.studio.close()
         self._http.server_close()
         self._folder.cleanup()
 

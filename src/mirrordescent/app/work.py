@@ -30,6 +30,7 @@ PREVIEW_SIDE = 1600  # of the pictures that the page shows, in pixels
 KEPT = 4  # photographs that are kept on the disk
 TASKS = ("denoise", "inpaint", "deblur", "upsample")
 LARGEST_NAME = 100  # characters
+LONGEST_WAIT = 20.0  # seconds until cancelled work has ended
 
 
 class Cancelled(Exception):
@@ -120,6 +121,7 @@ class Studio:
         self.photos: dict[str, OpenPhoto] = {}
         self._lock = threading.Lock()
         self._running: Work | None = None
+        self._thread: threading.Thread | None = None
 
     def open(self, name: str, content: bytes) -> str:
         """Keep a photograph and return its identifier.
@@ -166,8 +168,9 @@ class Studio:
                 raise Busy("another photograph is being restored: cancel it, or wait")
             self._running = work
             opened.work = work
-        thread = threading.Thread(target=self._run, args=(work, opened, settings), daemon=True)
-        thread.start()
+        arguments = (work, opened, settings)
+        self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
+        self._thread.start()
         return work
 
     def _run(self, work: Work, opened: OpenPhoto, settings: RestorationSettings) -> None:
@@ -190,6 +193,15 @@ class Studio:
         """Cancel the work that is running."""
         if self._running is not None:
             self._running.cancelled.set()
+
+    def close(self) -> None:
+        """Cancel the work that is running, and wait for its end for some seconds.
+
+        Files must not be removed, and the interpreter must not end, while a thread works.
+        """
+        self.cancel()
+        if self._thread is not None:
+            self._thread.join(LONGEST_WAIT)
 
 
 def _note(work: Work, outcome: Outcome | Failure, opened: OpenPhoto) -> None:

@@ -261,10 +261,16 @@ class Recipe:
             family=self.on,
             data=self.data,
             stages=records,
-            parameters=sum(p.numel() for p in module.parameters()),
+            parameters=_learned_numbers(module),
             held_out=results,
             use=use,
         )
         path = Path(out) / f"{self.name}.safetensors"
         rank, _ = join()
         return zoo.save(module, path, card) if rank == 0 else path
+
+
+def _learned_numbers(module: nn.Module) -> int:
+    """Return the number of parameters; of buffers, for a module such as a prior without any."""
+    parameters = sum(each.numel() for each in module.parameters())
+    return parameters or sum(each.numel() for each in module.buffers())

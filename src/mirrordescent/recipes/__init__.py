@@ -9,13 +9,17 @@ from mirrordescent.learn.recipe import CONTROL
 from mirrordescent.recipes.image_maps import IMAGING_RECIPES
 from mirrordescent.recipes.network_maps import NETWORK_RECIPES, REPTILE_RECIPES
 from mirrordescent.recipes.printed_maps import PRINTED_RECIPES, PRINTED_REPTILE_RECIPES
+from mirrordescent.recipes.prior_recipes import PRIOR_RECIPES
 from mirrordescent.recipes.restoration_maps import RESTORATION_RECIPES
+from mirrordescent.recipes.ridge_steps import RIDGE_STEP_RECIPES
 from mirrordescent.recipes.spectral_maps import SPECTRAL_RECIPES
 from mirrordescent.recipes.tomography_maps import TOMOGRAPHY_RECIPES
 
 RECIPES: dict[str, Recipe] = {
     **IMAGING_RECIPES,
     **RESTORATION_RECIPES,
+    **PRIOR_RECIPES,
+    **RIDGE_STEP_RECIPES,
     **TOMOGRAPHY_RECIPES,
     **NETWORK_RECIPES,
     **REPTILE_RECIPES,
@@ -40,9 +44,5 @@ def recipe(name: str) -> Recipe:
     of = name.removesuffix(CONTROL)
     if name not in RECIPES and of in RECIPES:
         return RECIPES[of].control()
-    if name.startswith("photo-prior"):
-        raise ValueError(
-            f"{name} has no recipe: learn a prior with 'mirrordescent learn-prior FOLDER'"
-        )
     require_known(name, RECIPES, "recipe")
     return RECIPES[name]

@@ -95,6 +95,14 @@ LATER_RATES = LearningRates(filters=5e-4, profiles=2e-2)
 
 
 @dataclass(frozen=True)
+class PatchBatch:
+    """Number and side of the patches of a step."""
+
+    count: int = 8
+    side: int = 48
+
+
+@dataclass(frozen=True)
 class PriorSettings:
     """Settings of the learning of a prior.
 
@@ -106,8 +114,7 @@ class PriorSettings:
         modulus: Largest modulus ρ < 1 of weak convexity at the sampled frequencies.
         steepest: Largest slope of profiles. Larger slopes need more iterations.
         size: Side of the filters, an odd number.
-        batch: Number of patches of a step.
-        patch: Side of the patches.
+        patches: Number and side of the patches of a step.
         iterations: Iterations of the lower level, and a multiple of them in the second half.
         solves: Iterations of conjugate gradients.
         rates: First learning rates.
@@ -121,8 +128,7 @@ class PriorSettings:
     modulus: float = 0.9
     steepest: float = 10.0
     size: int = 7
-    batch: int = 8
-    patch: int = 48
+    patches: PatchBatch = field(default_factory=PatchBatch)
     iterations: int = 11
     solves: int = 7
     rates: LearningRates = field(default_factory=LearningRates)
@@ -138,10 +144,12 @@ class PriorSettings:
             raise ValueError(f"modulus must be at least 0 and less than 1, got {self.modulus}")
         if self.size % 2 == 0 or self.size < 3:
             raise ValueError(f"size must be odd and at least 3, got {self.size}")
-        if self.patch <= self.size + 2 * MARGIN:
+        if self.patches.count < 1:
+            raise ValueError(f"patches.count must be at least 1, got {self.patches.count}")
+        if self.patches.side <= self.size + 2 * MARGIN:
             raise ValueError(
-                f"patch must exceed size + {2 * MARGIN} = {self.size + 2 * MARGIN}, "
-                f"got {self.patch}"
+                f"patches.side must exceed size + {2 * MARGIN} = {self.size + 2 * MARGIN}, "
+                f"got {self.patches.side}"
             )
 
 
@@ -374,18 +382,17 @@ class Patches:
     """Random patches of pictures, turned and mirrored at random."""
 
     def __init__(self, pictures: Sequence[Tensor], settings: PriorSettings) -> None:
-        self.pictures = [each for each in pictures if min(each.shape[-2:]) > settings.patch]
+        side = settings.patches.side
+        self.pictures = [each for each in pictures if min(each.shape[-2:]) > side]
         if not self.pictures:
-            raise ValueError(
-                f"learning a prior needs pictures of more than {settings.patch} pixels a side"
-            )
+            raise ValueError(f"learning a prior needs pictures of more than {side} pixels a side")
         self.settings = settings
 
     def draw(self, generator: Generator) -> Tensor:
         """Return a batch of patches."""
-        side = self.settings.patch
+        side = self.settings.patches.side
         patches = []
-        for _ in range(self.settings.batch):
+        for _ in range(self.settings.patches.count):
             picture = self.pictures[_whole(len(self.pictures), generator)]
             row = _whole(picture.shape[-2] - side + 1, generator)
             column = _whole(picture.shape[-1] - side + 1, generator)
@@ -444,6 +451,9 @@ class PriorLearning:
         with torch.no_grad():
             bank = convex.filters().detach()
             prior = RidgePrior(filters, weak.table(), convex.table(), bank)
+            if self.start is not None and self.settings.convex_share == 1:
+                # As they were, without the rounding of their parameters.
+                prior = RidgePrior(self.start.filters, self.start.weak, convex.table(), bank)
         return prior.requires_grad_(False), [weak_record, convex_record]
 
     def _stage(
@@ -763,15 +773,29 @@ def prior_card(
     name: str, prior: RidgePrior, stages: Sequence[dict[str, object]], terms: str
 ) -> zoo.Card:
     """Return the card of a prior."""
-    kind = "grey" if prior.channels == 1 else "colour"
     energy = prior.term(CHECKED[1])
     return zoo.Card(
         name.partition("@")[0],
-        f"A prior of {kind} pictures from 0 to 1, for all noise levels up to {LEVELS[-1]:g}.",
-        family=f"denoising of {kind} pictures with Gaussian noise",
+        prior_description(prior.channels),
+        family=prior_family(prior.channels),
         data=terms,
         stages=list(stages),
         parameters=sum(buffer.numel() for buffer in prior.buffers()),
         held_out={str(stage["stage"]): stage["validation"] for stage in stages},
         use={"strong convexity of denoising": round(1 + energy.convexity, 4)},
     )
+
+
+def prior_description(channels: int) -> str:
+    """Return the description of a prior for its card."""
+    kind = _kind(channels)
+    return f"A prior of {kind} pictures from 0 to 1, for all noise levels up to {LEVELS[-1]:g}."
+
+
+def prior_family(channels: int) -> str:
+    """Return the description of the problems of a prior for its card."""
+    return f"denoising of {_kind(channels)} pictures with Gaussian noise"
+
+
+def _kind(channels: int) -> str:
+    return "grey" if channels == 1 else "colour"

@@ -4,6 +4,7 @@ In a folder, ``NAME@2.safetensors`` is version 2 of NAME. ``NAME.safetensors`` h
 its card states, or 1.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -19,13 +20,25 @@ def split_version(name: str) -> tuple[str, int | None]:
     >>> split_version("network-spectral@2"), split_version("image-tv")
     (('network-spectral', 2), ('image-tv', None))
     """
-    match = _VERSIONED.fullmatch(name)
+    match = _VERSIONED.fullmatch(name) if "@" in name else None
     return (name, None) if match is None else (match[1], int(match[2]))
 
 
 def names_in(folder: Path) -> list[str]:
     """Return the names of the entries of a folder, without versions."""
-    return sorted({split_version(path.stem)[0] for path in folder.glob(f"*{SUFFIX}")})
+    return sorted({split_version(stem)[0] for stem in _stems(folder)})
+
+
+def _stems(folder: Path) -> list[str]:
+    """Return the names of the files of a folder that have the suffix, without it.
+
+    ``Path.glob`` takes twenty times as long, which is noticed where every photograph asks.
+    """
+    try:
+        files = os.listdir(folder)
+    except OSError:
+        return []
+    return [file.removesuffix(SUFFIX) for file in files if file.endswith(SUFFIX)]
 
 
 def version_of(path: Path) -> int:
@@ -40,10 +53,10 @@ def versions_in(folder: Path, name: str) -> dict[int, Path]:
     unversioned = folder / f"{name}{SUFFIX}"
     if unversioned.is_file():
         found[version_of(unversioned)] = unversioned
-    for path in folder.glob(f"*{SUFFIX}"):
-        base, version = split_version(path.stem)
+    for stem in _stems(folder):
+        base, version = split_version(stem)
         if base == name and version is not None:
-            found[version] = path
+            found[version] = folder / f"{stem}{SUFFIX}"
     return dict(sorted(found.items()))
 
 

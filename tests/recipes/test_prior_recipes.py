@@ -1,0 +1,160 @@
+"""Recipes of the shipped priors and of their steps: derivatives, resumed runs, and entries."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import mirrordescent as md
+from mirrordescent import recipes, zoo
+from mirrordescent.learn import Draw
+from mirrordescent.methods.ridge_momentum import RidgeMomentum
+from mirrordescent.problems import RidgePrior, prior_denoising
+from mirrordescent.recipes import prior_recipes, ridge_steps
+from mirrordescent.recipes.prior_recipes import PriorPictures, PriorStage, first_prior
+from mirrordescent.recipes.ridge_priors import PatchBatch, PriorSettings
+from mirrordescent.recipes.ridge_steps import GradientStage, StepSettings, gradient_losses
+from mirrordescent.schedules import Prefix
+
+TINY = PriorSettings(
+    channels=1,
+    minutes=0.003,
+    size=3,
+    patches=PatchBatch(2, 24),
+    iterations=4,
+    solves=3,
+    checks=1,
+)
+
+
+def smooth_pictures(count, side=32):
+    row = torch.linspace(0, 1, side).reshape(1, -1, 1)
+    column = torch.linspace(0, 1, side).reshape(1, 1, -1)
+    return [(0.3 + 0.1 * i * row + 0.2 * (row > column)).expand(3, -1, -1) for i in range(count)]
+
+
+def small_family():
+    return PriorPictures(smooth_pictures(3), smooth_pictures(2), first_prior(TINY), size=16)
+
+
+def test_derivatives_of_the_loss_are_those_of_finite_differences():
+    prior = first_prior(replace(TINY, modulus=0.5)).double()
+    y = torch.rand(2, 1, 10, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    draw = Draw(prior_denoising(y, 0.1, prior), y)
+    t = Prefix(torch.tensor([1.2, 0.9, 1.4], dtype=torch.float64), extension="last")
+    momentum = Prefix(torch.tensor([0.3, 0.5, 0.4], dtype=torch.float64), extension="last")
+    method = RidgeMomentum(t, momentum)
+    gradient_losses(method, draw, (2, 4)).sum().backward()
+    for schedule in (t, momentum):
+        for index in range(3):
+            with torch.no_grad():
+                values = []
+                for change in (1e-5, -1e-5):
+                    schedule.values[index] += change
+                    values.append(float(gradient_losses(method, draw, (2, 4)).sum()))
+                    schedule.values[index] -= change
+            expected = (values[0] - values[1]) / 2e-5
+            assert float(schedule.values.grad[index]) == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def test_the_loss_is_the_norm_of_gradients_of_a_run():
+    family = small_family()
+    draw = family.validation(2)
+    method = RidgeMomentum(1.1, 0.4)
+    x = md.solve(draw.problem, method, draw.x0, iterations=3, progress=False).x
+    square = draw.problem.grad(x).square().sum((1, 2, 3))
+    first = draw.problem.grad(draw.x0).square().sum((1, 2, 3))
+    found = gradient_losses(method, draw, (3,))
+    torch.testing.assert_close(found, (square / first).log(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [ridge_steps.scheduled, ridge_steps.constant])
+def test_schedules_are_learned_and_an_interrupted_run_continues(make, tmp_path):
+    family = small_family()
+    settings = StepSettings(meta_steps=6, batch=2, targets=(3,), save_every=3)
+    work = {"oracle": None, "resume": True, "progress": False}
+    stage = GradientStage(settings)
+    start = make(None, family)
+    draw = family.validation(4)
+
+    @torch.no_grad()
+    def loss(method):
+        return float(gradient_losses(method.method, draw, (3,)).mean())
+
+    before = loss(start)
+    whole, record = stage.run(start, family, folder=tmp_path / "whole", **work)
+    assert loss(whole) < before
+    assert record["settings"]["targets"] == (3,)
+
+    class Interrupted(Exception):
+        pass
+
+    class ThreeDraws(PriorPictures):
+        draws = 0
+
+        def draw(self, seeds):
+            if self.draws == 3:
+                raise Interrupted
+            self.draws += 1
+            return super().draw(seeds)
+
+    some = ThreeDraws(family.training, family.held_out, family.prior, size=16)
+    with pytest.raises(Interrupted):
+        stage.run(make(None, family), some, folder=tmp_path / "parts", **work)
+    again, _ = stage.run(make(None, family), family, folder=tmp_path / "parts", **work)
+    for expected, found in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(expected, found)
+    other = GradientStage(replace(settings, seed=1))
+    with pytest.raises(ValueError, match="other settings"):
+        other.run(make(None, family), family, folder=tmp_path / "parts", **work)
+
+
+def test_a_recipe_makes_the_entry_of_the_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(ridge_steps, "LENGTH", 3)
+    recipe = replace(
+        recipes.recipe("photo-prior-denoise"), family=lambda directory: small_family(), problems=2
+    )
+    path = recipe.train(
+        tmp_path / "runs",
+        tmp_path,
+        changes=["meta_steps=2", "batch=1", "targets=[2]"],
+        progress=False,
+    )
+    card = zoo.card(path)
+    assert card.parameters == 6
+    assert card.stages[0]["settings"]["meta_steps"] == 2
+    assert len(card.held_out["steps to 0.001"]) == 2
+    assert isinstance(zoo.load(path), md.methods.TangentBound)
+
+
+def test_a_recipe_makes_the_entry_of_a_prior(tmp_path):
+    recipe = replace(
+        recipes.recipe("photo-prior-grey"),
+        family=lambda directory: small_family(),
+        method=lambda generator, family: first_prior(TINY),
+        stages=[PriorStage("both", TINY), PriorStage("convex", replace(TINY, convex_share=1.0))],
+    )
+    path = recipe.train(tmp_path / "runs", tmp_path, progress=False)
+    prior = zoo.load(path)
+    assert isinstance(prior, RidgePrior)
+    assert prior.convex.at(0.05).convex
+    card = zoo.card(path)
+    assert [stage["stage"] for stage in card.stages] == ["both", "convex"]
+    assert card.parameters == sum(buffer.numel() for buffer in prior.buffers())
+    first, second = card.stages
+    assert first["parts"][1]["steps"] > 0
+    assert second["parts"][0]["steps"] == 0
+
+
+@pytest.mark.parametrize("name", prior_recipes.PRIOR_RECIPES)
+def test_recipes_of_priors_have_the_shape_of_the_shipped_entries(name):
+    shipped = zoo.load(name)
+    first = recipes.recipe(name).method(None, None)
+    assert first.filters.shape == shipped.filters.shape
+    assert first.weak.heights.shape == shipped.weak.heights.shape
+
+
+@pytest.mark.parametrize("changes", [{"targets": ()}, {"targets": (0,)}, {"batch": 0}])
+def test_wrong_settings_of_steps_are_refused(changes):
+    with pytest.raises(ValueError, match="at least 1"):
+        StepSettings(**changes)
