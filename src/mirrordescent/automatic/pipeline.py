@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent._internal.progress import ProgressBar
-from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
+from mirrordescent.automatic.attempts import attempt, in_brief, limited, tolerant
 from mirrordescent.automatic.candidates import DUAL, PLAIN, Candidate
 from mirrordescent.automatic.classical import classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
@@ -35,6 +35,7 @@ from mirrordescent.methods.switch import Switch
 from mirrordescent.methods.within_range import WithinRange, feature_ranges
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.racing import (
+    UNSOLVED,
     Contestant,
     Race,
     RaceResult,
@@ -53,7 +54,7 @@ T = TypeVar("T")
 # Shares of the time. The rest is for learning.
 DRAWING = 0.05
 TUNING = 0.1
-VERDICT = 0.15
+VERDICT = 0.2
 ITERATIONS = 2000  # budget of every method
 SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
 BUSY_NOTE = (
@@ -305,8 +306,10 @@ class _Search:
         self.step = self._agree_once("step", lambda: typical_step(draw))
         tuning = replace(self.race, draw=draw)
         contestants = []
+        end = perf_counter() + TUNING * self.seconds
         for solver in classical_solvers(draw.problem, self.step):
-            setting = self._agree(partial(self._tuned_setting, solver, tuning))
+            able = any(math.isfinite(each.rehearsal.seconds) for each in contestants)
+            setting = self._agree(partial(self._tuned_setting, solver, tuning, end, able))
             if setting is None:
                 continue
             method = solver.make(setting)
@@ -316,13 +319,27 @@ class _Search:
             contestants.append(Contestant(name, method, "classical", result))
         return contestants
 
-    def _tuned_setting(self, solver: TunableSolver, race: Race) -> Any:
-        """Return the tuned setting of a solver, or None if it cannot start at these points."""
+    def _tuned_setting(self, solver: TunableSolver, race: Race, end: float, able: bool) -> Any:
+        """Return the tuned setting of a solver; None if it cannot start, or if there is no time.
+
+        Args:
+            solver: The solver.
+            race: Problems to tune it on.
+            end: Value of ``perf_counter`` at which time is up.
+            able: Whether a solver before it reaches the accuracy, so that this one is not needed.
+        """
+        if solver.name in self.ledger.choices:
+            return self.ledger.choices[solver.name]
+        left = end - perf_counter()
+        if able and left < 0:
+            self.say(f"there is no time for {solver.name}")
+            return self.ledger.once(solver.name, lambda: None)
+        if able:
+            race = replace(race, patience=max(1.0, left))
+        cost = limited(iterations_needed(race), end, UNSOLVED * race.iterations)
         try:
             solver.make(solver.settings[0]).init(self.race.x0, self.race.problem)
-            return self.ledger.once(
-                solver.name, lambda: solver.tune(tolerant(iterations_needed(race), self.say))
-            )
+            return self.ledger.once(solver.name, lambda: solver.tune(tolerant(cost, self.say)))
         except DomainError as error:
             self.say(f"{solver.name} cannot start: {error}")
             return None
@@ -336,7 +353,7 @@ class _Search:
         horizon = self._agree_once("horizon", lambda: max(8, min(100, best.rehearsal.most)))
         used = perf_counter() - self.began
         seconds = self._agree_once(
-            "seconds to learn", lambda: max(0.4 * self.seconds, 0.85 * self.seconds - used)
+            "seconds to learn", lambda: max(0.4, 1 - VERDICT - used / self.seconds) * self.seconds
         )
         self.plan.left = seconds + VERDICT * self.seconds
         training = CandidateTraining(
@@ -353,7 +370,7 @@ class _Search:
             self.print,
         )
         trained = training.train(seconds)
-        with self.plan.stage("a race of all", VERDICT / 2 * self.seconds):
+        with self.plan.stage("a race of all", VERDICT / 4 * self.seconds):
             return [self._race_learned(candidate, method) for candidate, method in trained]
 
     def _race_learned(self, candidate: Candidate, method: Method[Any]) -> Contestant:
@@ -442,7 +459,7 @@ class _Search:
                 methods[f"{each.name}, bare"] = (each, each.method.method, True)
         counted = {name: self._result(race, method) for name, (_, method, _) in methods.items()}
         timings = self._agree(
-            lambda: _times_in_turn(race, methods, counted, VERDICT / 2 * self.seconds)
+            lambda: _times_in_turn(race, methods, counted, VERDICT / 4 * self.seconds)
         )
         measured = {name: Timing(*each) for name, each in timings.items()}
         clock = clock_for(measured, next(leaves(race.x0)).is_cuda)
@@ -468,7 +485,7 @@ class _Search:
         drawn = self.family.validation(1)
         alone = replace(race, draw=replace(drawn, lower=race.lower[:1]))
         contestants = [best] if ours is None else [best, ours]
-        seconds = VERDICT / 3 * self.seconds
+        seconds = VERDICT / 4 * self.seconds
         return compare_with_rivals(race, alone, contestants, self.rivals, seconds, self.say)
 
     def _race_on_unseen_problems(self) -> tuple[Race, Bounds]:
@@ -484,7 +501,7 @@ class _Search:
         return replace(self.race, draw=replace(unseen, lower=bounds.lower)), bounds
 
     def _bounds(self, draw: Draw) -> tuple[list[float], list[str] | None, int]:
-        seconds = VERDICT / 3 * self.seconds
+        seconds = VERDICT / 4 * self.seconds
         bounds = bounds_within(draw.problem, draw.x0, self.tolerance, seconds)
         return bounds.lower.tolist(), bounds.conditions, bounds.estimated
 
