@@ -56,11 +56,14 @@ PROBLEMS = {
     "sparse logistic": lambda: md.Composite(
         md.LogisticRegression(normal(3, 40, 4), LABELS), [L1(0.02)]
     ),
+    "transport": lambda: md.EntropicTransport(
+        normal(3, 6, 8).square(), normal(3, 6, seed=1).square() + 0.1, torch.ones(8), 0.5
+    ),
     "ridge logistic": lambda: md.LogisticRegression(normal(3, 40, 4), LABELS, ridge=0.1),
 }
 FITTING = {
     "program": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS"},
-    "linear program": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS"},
+    "linear program": {"DAQP", "OSQP", "Clarabel", "HiGHS", "PDLP", "SCS"},
     "portfolio": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS", "SciPy trust-constr"},
     "orthant": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS", "SciPy L-BFGS-B"},
     "box": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS", "SciPy L-BFGS-B"},
@@ -70,6 +73,10 @@ FITTING = {
     },
     "lasso": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS"},
     "sparse logistic": {"liblinear", "SAGA"},
+    "transport": {
+        "Sinkhorn", "POT", "POT in batches", "SciPy L-BFGS-B", "batched Newton",
+        "whitened Nesterov",
+    },
     "ridge logistic": {
         "liblinear", "SAGA", "SciPy L-BFGS-B", "batched Newton", "whitened Nesterov",
     },

@@ -47,6 +47,7 @@ from mirrordescent.racing import (
     speedup,
     time_in_turn,
 )
+from mirrordescent.references.estimate import LEAST_ITERATIONS, MARGIN
 from mirrordescent.trees import leaves
 
 T = TypeVar("T")
@@ -402,6 +403,8 @@ class _Search:
         able = [each for each in learned if each.rehearsal.solved >= best.rehearsal.solved]
         ours = min(able, key=lambda each: each.rehearsal.seconds, default=None)
         race, bounds = self._race_on_unseen_problems()
+        if bounds.estimated:
+            race = self._lower_estimates(race, [best] if ours is None else [best, ours])
         measured = self._measure(race, best, ours, learned)
         curves = {}
         for each in (best, ours):
@@ -499,6 +502,30 @@ class _Search:
         like = next(leaves(unseen.x0))
         bounds = Bounds(torch.tensor(lower, dtype=torch.float64).to(like), conditions, estimated)
         return replace(self.race, draw=replace(unseen, lower=bounds.lower)), bounds
+
+    def _lower_estimates(self, race: Race, contestants: list[Contestant]) -> Race:
+        """Return the race with estimates of minima below all values that its methods reach.
+
+        Otherwise gaps to an estimate that is too high would be too small.
+        """
+
+        def lowered() -> list[float]:
+            lower = race.lower
+            first = race.problem.value(race.x0).double()
+            for each in contestants:
+                steps = max(LEAST_ITERATIONS, 2 * each.rehearsal.most)
+                try:
+                    run = race.solve(each.method, steps, check_every=steps)
+                except Exception:  # an error of a user's gradient
+                    continue
+                value = run.best_value.double()
+                lower = torch.fmin(lower, value - MARGIN * (first - value).abs())
+            return lower.tolist()
+
+        found = self._agree_once("lowered estimates", lowered)
+        like = next(leaves(race.x0))
+        lower = torch.tensor(found, dtype=torch.float64).to(like)
+        return replace(race, draw=replace(race.draw, lower=lower))
 
     def _bounds(self, draw: Draw) -> tuple[list[float], list[str] | None, int]:
         seconds = VERDICT / 4 * self.seconds

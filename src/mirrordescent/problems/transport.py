@@ -114,9 +114,9 @@ class EntropicTransport(Problem):
     def bound_at(self, x: Tensor, convexity: float | None = None) -> Tensor:
         """Return f(x) − ⟨g, x⟩ − (R/2)‖g‖₁, rounded down, with g = ∇f(x).
 
-        f lies above its tangent. There is a minimiser x* with maxᵢ x*ᵢ − minᵢ x*ᵢ ≤ R, the largest
-        range of a column of C, because xᵢ* = −ε log Σⱼ βⱼ exp((gⱼ − Cᵢⱼ)/ε) for some g. Since g sums
-        to 0, ⟨g, x*⟩ ≥ −(R/2)‖g‖₁.
+        f lies above its tangent. There is a minimiser x* with entries in [−R/2, R/2], where R is
+        the largest range of a column of C: xᵢ* = −ε log Σⱼ βⱼ exp((yⱼ − Cᵢⱼ)/ε) for the potential y
+        of the targets, so that xᵢ* − xₖ* ≤ maxⱼ Cᵢⱼ − Cₖⱼ. Hence ⟨g, x*⟩ ≥ −(R/2)‖g‖₁.
         """
         problem, point = in_double(self, x)
         assert isinstance(problem, EntropicTransport)
@@ -165,10 +165,7 @@ def _require_masses(masses: Tensor, name: str, count: int) -> None:
     """Raise an error unless masses are positive and have the right shape."""
     if masses.ndim not in (1, 2) or masses.shape[-1] != count:
         raise ValueError(
-            f"{name} must be ({count},) or (batch, {count}), as C has it; "
-            f"got {tuple(masses.shape)}"
+            f"{name} must be ({count},) or (batch, {count}), as C has it; got {tuple(masses.shape)}"
         )
     if not bool((masses > 0).all()):
         raise ValueError(f"{name} must be positive: leave out points without mass")
-
-

@@ -21,7 +21,7 @@ from mirrordescent.methods import Method
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.racing.curve import GapCurve
-from mirrordescent.solving import Snapshot, Solution, solve
+from mirrordescent.solving import Rule, Snapshot, Solution, solve
 from mirrordescent.trees import Tree, batch_size
 
 REPEATS = 7
@@ -173,6 +173,7 @@ class Race:
         oracle: Oracle | None = None,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
         check_every: int | None = None,
+        stop: Rule | None = None,
     ) -> Solution:
         """Run a method on all problems; see :func:`~mirrordescent.solve`."""
         budget = iterations or self.iterations
@@ -187,6 +188,7 @@ class Race:
             trace=[k for k in recorded if k <= budget],
             callbacks=callbacks,
             check_every=check_every,
+            stop=stop,
             progress=False,
         )
 

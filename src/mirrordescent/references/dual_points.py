@@ -52,8 +52,8 @@ def transport_bound(problem: EntropicTransport, x: Tensor) -> Tensor:
     """−⟨C, P⟩ − ε KL(P | αβᵀ) − (R/2)‖P1 − α‖₁ for the plan P of a potential x.
 
     Column j of P is βⱼ times a distribution qⱼ, and ε log Σᵢ αᵢ exp(zᵢ/ε) ≥ ⟨z, q⟩ − ε KL(q | α)
-    for every z. So f(x') is at least the first two terms plus ⟨x', P1 − α⟩, and there is a minimiser
-    whose entries lie in [−R/2, R/2], where R is the largest range of a column of C.
+    for every z. So f(x') is at least the first two terms plus ⟨x', P1 − α⟩. There is a minimiser
+    with entries in [−R/2, R/2], where R is the largest range of a column of C.
     """
     C = problem.C if problem.C.ndim == 3 else problem.C.expand(len(x), -1, -1)
     rows, columns = C.shape[-2:]
