@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from mirrordescent.automatic.family_check import check_family
 from mirrordescent.automatic.outcome import CLEARLY, AutoResult, Evidence, verdict, with_rivals
 from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals
 from mirrordescent.automatic.page import page
+from mirrordescent.automatic.suitability import Suitability, assess
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
 from mirrordescent.automatic.training import CandidateTraining, Ledger
 from mirrordescent.domains import DomainError
@@ -48,6 +49,7 @@ from mirrordescent.racing import (
     time_in_turn,
 )
 from mirrordescent.references.estimate import LEAST_ITERATIONS, MARGIN
+from mirrordescent.theory.performance import WorstCase, worst_case
 from mirrordescent.trees import leaves
 
 T = TypeVar("T")
@@ -55,6 +57,7 @@ T = TypeVar("T")
 # Shares of the time. The rest is for learning.
 DRAWING = 0.05
 TUNING = 0.1
+CHECK = 0.03
 VERDICT = 0.2
 ITERATIONS = 2000  # budget of every method
 SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
@@ -62,6 +65,7 @@ BUSY_NOTE = (
     " Other processes were running, so that times were compared in CPU time: measure again on a "
     "quiet machine."
 )
+LEAST_FOR_RATES = 5.0  # seconds that worst-case rates need at least
 TIMEOUT = timedelta(days=2)  # longest time that a process waits for another
 
 
@@ -144,7 +148,8 @@ def auto(
     """Find the fastest solver for a class of problems, and measure how much learning helps.
 
     1. Problems are drawn, and their minima proven or, if that is not possible, estimated.
-    2. The classical solvers that fit the problems are tuned.
+    2. The classical solvers that fit the problems are tuned, and a check says whether the class
+       looks suitable for learning (:func:`~mirrordescent.automatic.check_suitability`).
     3. Methods are learned: schedules with the Euclidean geometry, then mirror maps with more and
        more parameters, with several forms of steps and, if problems have ``Problem.features``, with
        schedules that depend on them. All candidates are trained for a short time, the fastest for
@@ -265,6 +270,9 @@ class _Search:
                 "problems"
             )
         self.say(f"the best classical solver: {best.name}, {best.rehearsal.time}")
+        with self.plan.stage("is it worth learning?", CHECK * self.seconds):
+            self.suitability = self._check_suitability(best)
+            self.say(str(self.suitability))
         learned = self._train_and_race(best)
         with self.plan.stage("the verdict", self.plan.left):
             return self._decide(classical, best, learned)
@@ -348,6 +356,15 @@ class _Search:
             self.say(f"{solver.name} is disqualified: {in_brief(error)}")
             return None
 
+    def _check_suitability(self, best: Contestant) -> Suitability:
+        """Judge the class of problems, with solvers of other packages in a single process."""
+        outside = None
+        if self.rivals is not None and self.process == (0, 1):
+            alone = replace(self.race, draw=self.split.validation(1))
+            seconds = min(60.0, CHECK * self.seconds)
+            outside = compare_with_rivals(self.race, alone, [best], self.rivals, seconds)
+        return assess(self.race, best, outside)
+
     # Learning
 
     def _train_and_race(self, best: Contestant) -> list[Contestant]:
@@ -419,6 +436,9 @@ class _Search:
             method = WithinRange(followed, best.method, feature_ranges(seen.problem, seen.x0))
         conditions = merge_conditions(bounds.conditions, self.split.conditional_on)
         words = verdict(self.accuracy, best, ours, chosen, conditions, measured)
+        rate = self._worst_case(ours)
+        if chosen and rate is not None and rate.rate is not None:
+            words += f" {rate}"
         busy = any(each.timing is not None and each.timing.busy for each in (best, *learned))
         if busy:
             words += BUSY_NOTE
@@ -437,11 +457,27 @@ class _Search:
             conditions,
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
-            Evidence(measured, outside, curves),
+            Evidence(measured, outside, curves, self.suitability, rate),
         )
         self._agree(lambda: self._write(result))
         self.say(words)
         return result
+
+    def _worst_case(self, ours: Contestant | None) -> WorstCase | None:
+        """Return the worst-case rate of the learned method without its safeguard."""
+        if ours is None or ours.unseen is None or ours.unseen.most < 1:
+            return None
+        method = ours.method
+        if isinstance(method, Safeguarded | NeverWorse):
+            method = method.method
+        problem = self.race.problem
+        smoothness = problem.smoothness() if problem.convex else None
+        limit = min(60.0, VERDICT / 4 * self.seconds)
+        steps = ours.unseen.most
+        if limit < LEAST_FOR_RATES:
+            return WorstCase(None, steps, "the search is too short to compute one")
+        found = self._agree(lambda: astuple(worst_case(method, steps, smoothness or 0.0, limit)))
+        return WorstCase(*found)
 
     def _measure(
         self, race: Race, best: Contestant, ours: Contestant | None, learned: list[Contestant]
