@@ -75,9 +75,13 @@ class OutsideResult:
         sentences = []
         for accuracy, entries in self.batch.items():
             if not entries:
+                sentences.append(f"No solver reaches {accuracy:g}.")
                 continue
             text = f"To {accuracy:g}, the fastest of all for {self.count} problems is "
             text += _in_words(entries)
+            solved = entries[0].solved
+            if solved < self.count:
+                text += f" (no solver solves more than {solved} of them)"
             alone = self.single.get(accuracy)
             if alone:
                 text += f"; for one problem {_in_words(alone)}"

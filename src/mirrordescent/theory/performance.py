@@ -1,9 +1,9 @@
 """Worst-case rates of methods with fixed steps, by performance estimation.
 
 A method with fixed steps computes xₖ = x₀ − Σᵢ Hₖᵢ ∇f(xᵢ), with numbers Hₖᵢ that do not depend on
-f. The worst case of f(x_N) − f* over all convex f with an L-Lipschitz gradient is then the value of a
-semidefinite program (Drori and Teboulle, 2014; Taylor, Hendrickx and Glineur, 2017), which the
-package PEPit writes and solves numerically.
+f. The worst case of f(x_N) − f* over all convex f with an L-Lipschitz gradient is then the value of
+a semidefinite program (Drori and Teboulle, 2014; Taylor, Hendrickx and Glineur, 2017). The package
+PEPit writes the program and solves it numerically.
 """
 
 from __future__ import annotations
