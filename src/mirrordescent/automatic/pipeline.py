@@ -314,7 +314,7 @@ class _Search:
         draw = self.split.draw(torch.arange(self.batch))
         self.step = self._agree_once("step", lambda: typical_step(draw))
         tuning = replace(self.race, draw=draw)
-        contestants = []
+        contestants: list[Contestant] = []
         end = perf_counter() + TUNING * self.seconds
         for solver in classical_solvers(draw.problem, self.step):
             able = any(math.isfinite(each.rehearsal.seconds) for each in contestants)
