@@ -137,7 +137,7 @@ def test_settings_are_tried_until_the_time_is_over_and_one_is_good():
 
 def test_a_race_gives_no_more_iterations_to_a_method_that_would_take_too_long():
     draw = Bowls().draw(torch.arange(2))
-    enough = md.GD(1e-3)  # needs a few hundred iterations
+    enough = md.GD(1e-4)  # needs a few hundred iterations
     assert Race(draw, 0.5, 10_000).run(enough).solved == 2
     race = Race(draw, 0.5, 10_000, patience=0.0)
     assert race.run(enough).solved == 0
