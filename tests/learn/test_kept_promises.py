@@ -8,13 +8,17 @@ import torch
 from scipy.stats import beta
 
 import mirrordescent as md
+from mirrordescent._internal.progress import ProgressBar
+from mirrordescent.automatic.attempts import limited
 from mirrordescent.automatic.classical import race_classical_solvers, typical_step
 from mirrordescent.automatic.guarantees import least_share, tail_of
 from mirrordescent.automatic.outcome import attribution
+from mirrordescent.automatic.time_plan import TimePlan
 from mirrordescent.learn import Draw, ProblemFamily
 from mirrordescent.learn.bounds import bounds_within
 from mirrordescent.learn.families import generators
-from mirrordescent.racing import Race, Timing, clock_for, speedup, time_in_turn
+from mirrordescent.methods import WithinRange
+from mirrordescent.racing import Race, Timing, best_setting, clock_for, speedup, time_in_turn
 from mirrordescent.references import certify
 
 
@@ -96,6 +100,61 @@ def test_a_learned_solver_says_when_it_is_done(tmp_path):
         ratio = found.classical.unseen.seconds / found.learned.unseen.seconds
         if factors and math.isfinite(math.prod(factors.values())):
             assert math.prod(factors.values()) == pytest.approx(ratio)
+
+
+def test_gap_asks_the_problem_if_a_learned_method_proves_nothing():
+    problem = Bowls().draw(torch.arange(3)).problem
+    method = WithinRange(md.GD(0.05), md.GD(0.04), {})
+    solution = md.solve(problem, method, stop=md.gap(1e-2), iterations=500, check_every=5)
+    assert solution.statuses == [md.Status.CONVERGED] * 3
+
+
+def test_estimates_are_far_below_the_start_even_without_time():
+    """An estimate near f(x₀) would make every point look optimal."""
+    A = torch.randn(2, 20, 4, generator=torch.Generator().manual_seed(0))
+    signs = torch.ones(2, 20)
+    signs[:, ::2] = -1
+    problem = md.LogisticRegression(A, signs)  # neither strongly convex nor on a bounded set
+    bounds = bounds_within(problem, problem.start(), 1e-4, seconds=0.0)
+    assert bounds.estimated == 2
+    best = md.solve(problem, md.FISTA(), iterations=300, progress=False).best_value
+    decrease = problem.value(problem.start()) - best
+    assert bool(((bounds.lower - best).abs() <= 1e-2 * decrease).all())
+
+
+def test_settings_are_tried_until_the_time_is_over_and_one_is_good():
+    tried = []
+
+    def cost(setting):
+        tried.append(setting)
+        return {1: 100.0, 2: 5.0}.get(setting, 1.0)
+
+    limit = limited(cost, time.perf_counter() - 1, unsolved=50.0)
+    assert best_setting([1, 2, 3, 4], limit) == 2
+    assert tried == [1, 2]
+    assert best_setting([1, 2, 3], limited(cost, math.inf)) == 3
+
+
+def test_a_race_gives_no_more_iterations_to_a_method_that_would_take_too_long():
+    draw = Bowls().draw(torch.arange(2))
+    enough = md.GD(1e-4)  # needs a few hundred iterations
+    assert Race(draw, 0.5, 10_000).run(enough).solved == 2
+    race = Race(draw, 0.5, 10_000, patience=0.0)
+    assert race.run(enough).solved == 0
+
+
+def test_the_bar_follows_the_clock_while_problems_are_solved(capsys, monkeypatch):
+    monkeypatch.setattr("mirrordescent._internal.progress.FIRST_LINE", 0.0)
+    monkeypatch.setattr("mirrordescent._internal.progress.INTERVAL", 0.0)
+    monkeypatch.setattr("mirrordescent.automatic.time_plan.TICK", 0.0)
+    problem = Bowls().draw(torch.arange(2)).problem
+    with ProgressBar("searching", 100, True, estimate=False) as bar:
+        plan = TimePlan(1e-9, bar)
+        with plan.stage("certifying", 1e-9):
+            md.solve(problem, md.GD(0.01), iterations=3, progress=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 3
+    assert all("certifying" in line for line in lines)
 
 
 def test_gap_stops_methods_without_bounds_where_the_problem_has_some():

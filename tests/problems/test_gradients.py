@@ -7,6 +7,7 @@ import torch
 
 from mirrordescent import (
     SVM,
+    EntropicTransport,
     LeastSquares,
     LogisticRegression,
     MatrixGame,
@@ -40,6 +41,7 @@ def problems():
         "logistic, batched": LogisticRegression(random(2, 7, 3), labels),
         "svm": SVM(random(7, 3), labels, C=2.0),
         "svm, batched": SVM(random(2, 7, 3), labels.expand(2, 7)),
+        "transport": EntropicTransport(random(4, 5), random(2, 4).exp(), random(5).exp(), 0.5),
         "game": MatrixGame(random(5, 4)),
         "games": MatrixGame(random(2, 5, 4)),
         "denoising": TVDenoising(random(2, 3, 6, 5), weight=0.3, scale=1.0),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import mirrordescent as md
+from mirrordescent.automatic.outside import Entry, OutsideResult
 from mirrordescent.domains import Box, PositiveOrthant, Simplex
 from mirrordescent.problems import L1
 from mirrordescent.rivals import Rival, as_rival, known_rivals, program_of, quadratic_of
@@ -56,11 +57,14 @@ PROBLEMS = {
     "sparse logistic": lambda: md.Composite(
         md.LogisticRegression(normal(3, 40, 4), LABELS), [L1(0.02)]
     ),
+    "transport": lambda: md.EntropicTransport(
+        normal(3, 6, 8).square(), normal(3, 6, seed=1).square() + 0.1, torch.ones(8), 0.5
+    ),
     "ridge logistic": lambda: md.LogisticRegression(normal(3, 40, 4), LABELS, ridge=0.1),
 }
 FITTING = {
     "program": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS"},
-    "linear program": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS"},
+    "linear program": {"DAQP", "OSQP", "Clarabel", "HiGHS", "PDLP", "SCS"},
     "portfolio": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS", "SciPy trust-constr"},
     "orthant": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS", "SciPy L-BFGS-B"},
     "box": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS", "SciPy L-BFGS-B"},
@@ -70,6 +74,10 @@ FITTING = {
     },
     "lasso": {"DAQP", "OSQP", "Clarabel", "HiGHS", "SCS"},
     "sparse logistic": {"liblinear", "SAGA"},
+    "transport": {
+        "Sinkhorn", "POT", "POT in batches", "SciPy L-BFGS-B", "batched Newton",
+        "whitened Nesterov",
+    },
     "ridge logistic": {
         "liblinear", "SAGA", "SciPy L-BFGS-B", "batched Newton", "whitened Nesterov",
     },
@@ -151,3 +159,12 @@ def test_a_search_recommends_a_function_of_the_user_that_is_faster(tmp_path):
     assert "Solvers of other packages" in page
     alone = md.auto(Bowls(), minutes=0.02, out=tmp_path, batch=4, rivals=None)
     assert alone.outside is None
+
+
+def test_what_no_solver_reaches_is_said():
+    entries = [Entry("POT", 1e-2, True, lambda: None, 6, 2e-3)]
+    words = OutsideResult({1e-2: entries, 1e-6: []}, {}, 8, ["OSQP"]).words
+    assert words == (
+        "To 0.01, the fastest of all for 8 problems is POT (2 ms) (no solver solves more than 6 of "
+        "them). No solver reaches 1e-06. Not installed, so not compared: OSQP."
+    )

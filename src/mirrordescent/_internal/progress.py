@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DELAY = 1.0
 """Seconds until a bar appears on a terminal."""
+FIRST_LINE = 2.0
+"""Seconds until the first line of text."""
 INTERVAL = 10.0
 """Seconds between lines of text."""
 
@@ -53,6 +55,11 @@ def progress_listener(listen: Callable[[str, int, int], object]) -> Iterator[Non
         yield
     finally:
         _LISTENER.reset(token)
+
+
+def current_listener() -> Callable[[str, int, int], object] | None:
+    """Return the listener of this context, if there is one."""
+    return _LISTENER.get()
 
 
 class ProgressBar:
@@ -152,7 +159,7 @@ class _Lines:
     def __init__(self, label: str, total: int) -> None:
         self.label = label
         self.total = total
-        self.last = perf_counter()
+        self.last = perf_counter() - max(0.0, INTERVAL - FIRST_LINE)
         self.pending = ""
 
     def update(self, done: int, description: str) -> None:

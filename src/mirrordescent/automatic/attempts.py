@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -32,6 +33,29 @@ def tolerant(cost: Cost, report: Callable[[str], object]) -> Cost:
             return math.inf
 
     return tolerant_cost
+
+
+def limited(cost: Cost, end: float, unsolved: float = math.inf) -> Cost:
+    """Return a cost that is infinite for settings for which there is no time.
+
+    Settings are tried until one has a cost below ``unsolved``, however long that takes.
+
+    Args:
+        cost: Cost of a method.
+        end: Value of ``time.perf_counter`` after which no further setting is tried.
+        unsolved: Cost of a setting that solves no problem.
+    """
+    known = math.inf
+
+    def limited_cost(method: Method[Any]) -> float:
+        nonlocal known
+        if known < unsolved and perf_counter() > end:
+            return math.inf
+        found = cost(method)
+        known = min(known, found)
+        return found
+
+    return limited_cost
 
 
 def attempt(race: Race, method: Method[Any], report: Callable[[str], object]) -> RaceResult:

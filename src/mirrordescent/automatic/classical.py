@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
 
-from mirrordescent.automatic.attempts import in_brief, tolerant
+from mirrordescent.automatic.attempts import in_brief, limited, tolerant
 from mirrordescent.automatic.programs import program_solvers
 from mirrordescent.domains import DomainError, PositiveOrthant, Simplex, WholeSpace
 from mirrordescent.learn.families import Draw
@@ -30,6 +31,7 @@ from mirrordescent.mirrors import NegativeEntropy, OrthantEntropy, SimplexEntrop
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.programs import QP
 from mirrordescent.racing import (
+    UNSOLVED,
     Contestant,
     Race,
     TunablePrimalDual,
@@ -132,21 +134,29 @@ def _primal_dual_solvers(problem: Problem) -> list[TunableSolver]:
 
 
 def race_classical_solvers(
-    race: Race, step: float, say: Callable[[str], object]
+    race: Race, step: float, say: Callable[[str], object], seconds: float = math.inf
 ) -> list[Contestant]:
     """Tune all classical solvers of a problem and run them.
 
-    Solvers that cannot start at these points are skipped.
+    Solvers that cannot start at these points are skipped. When the time is over and one solver
+    reaches the accuracy, the others are skipped too.
 
     Args:
         race: The problems and the accuracy.
         step: Step size around which step sizes are tuned.
         say: Function that is called with a message about every solver.
+        seconds: Time limit.
     """
-    contestants = []
+    end = perf_counter() + seconds
+    contestants: list[Contestant] = []
     for solver in classical_solvers(race.problem, step):
+        able = any(math.isfinite(each.rehearsal.seconds) for each in contestants)
+        if able and perf_counter() > end:
+            say(f"there is no time for {solver.name}")
+            continue
+        cost = limited(iterations_needed(race), end, UNSOLVED * race.iterations)
         try:
-            setting = solver.tune(tolerant(iterations_needed(race), say))
+            setting = solver.tune(tolerant(cost, say))
             result = race.run(solver.make(setting))
         except DomainError as error:
             say(f"{solver.name} cannot start: {error}")

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mirrordescent.automatic.candidates import PLAIN
-from mirrordescent.automatic.guarantees import in_words as share_in_words
+from mirrordescent.automatic.guarantees import in_words as share_in_words, tail_of
 from mirrordescent.automatic.outside import OutsideResult
+from mirrordescent.automatic.suitability import Suitability
 from mirrordescent.methods import Method
 from mirrordescent.problems.statements import in_words
-from mirrordescent.racing import Contestant, GapCurve, Speedup
+from mirrordescent.racing import Contestant, GapCurve, RaceResult, Speedup
+from mirrordescent.theory.performance import WorstCase
 
 CLEARLY = 1.1  # a learned method is recommended if it is faster by this factor
 ESTIMATED = " Minima are estimates: nothing could be proven for these problems."
@@ -28,11 +30,16 @@ class Evidence:
             its interval, measured in turn.
         outside: Comparison with solvers of other packages.
         curves: Relative gaps of the best methods.
+        suitability: The check before learning.
+        worst_case: Worst-case rate of the learned method without its safeguard, or the reason why
+            there is none; None if nothing was learned.
     """
 
     speedup: Speedup | None = None
     outside: OutsideResult | None = None
     curves: dict[str, GapCurve] = field(default_factory=dict)
+    suitability: Suitability | None = None
+    worst_case: WorstCase | None = None
 
 
 @dataclass
@@ -137,7 +144,7 @@ def verdict(
     if ours is None or ours.unseen is None:
         return (
             f"Do not learn: nothing learned solves as many problems as {best.name}. "
-            f"Use {best.name}.{note}"
+            f"Use {best.name}. {_guarantee(best.unseen)}{note}"
         )
     solved = f"{ours.unseen.solved} of {ours.unseen.count} unseen problems"
     if ours.unseen.solved < best.unseen.solved or not math.isfinite(ours.unseen.seconds):
@@ -154,7 +161,7 @@ def verdict(
         return (
             f"Use this: {ratio:.1f} times faster{interval} than {best.name}, the best classical "
             f"solver, to {accuracy:g} on {solved}{rest}. "
-            f"{share_in_words(ours.unseen.solved, ours.unseen.count)}{note}"
+            f"{_guarantee(ours.unseen)}{note}"
         )
     if ratio >= CLEARLY:
         return (
@@ -164,8 +171,15 @@ def verdict(
         )
     return (
         f"Do not learn: {best.name} is as fast (the best learned method takes {1 / ratio:.2f} "
-        f"times as long).{note}"
+        f"times as long). {_guarantee(best.unseen)}{note}"
     )
+
+
+def _guarantee(result: RaceResult) -> str:
+    """Return the share of solved problems with its confidence, and the tail of the times."""
+    words = share_in_words(result.solved, result.count)
+    tail = tail_of(result.iterations, result.pace)
+    return words if tail is None else f"{words} Problems of a batch are solved after {tail}."
 
 
 def with_rivals(words: str, outside: OutsideResult, accuracy: float) -> str:

@@ -14,13 +14,18 @@ from torch import Tensor
 
 from mirrordescent.automatic.attempts import in_brief
 from mirrordescent.racing import Contestant, Race, Timing, clock_for, time_in_turn
+from mirrordescent.references.estimate import until
 from mirrordescent.rivals import Rival, as_rival, known_rivals
 from mirrordescent.rivals.registry import SolveTo
+from mirrordescent.solving import Trace
 
 EXACT = 1e-6
 """Relative gap at which exact solvers are compared."""
 
 ROUNDS = 7
+
+CHECK = 50
+"""Iterations between two looks at the clock."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,13 @@ class OutsideResult:
         sentences = []
         for accuracy, entries in self.batch.items():
             if not entries:
+                sentences.append(f"No solver reaches {accuracy:g}.")
                 continue
             text = f"To {accuracy:g}, the fastest of all for {self.count} problems is "
             text += _in_words(entries)
+            solved = entries[0].solved
+            if solved < self.count:
+                text += f" (no solver solves more than {solved} of them)"
             alone = self.single.get(accuracy)
             if alone:
                 text += f"; for one problem {_in_words(alone)}"
@@ -194,6 +203,7 @@ def _compare(
                 points[name, tolerance] = _values(race, solvers[which](tolerance))
             except Exception:
                 break
+    traces = _own_traces(race, contestants, end)
     compared = {}
     for accuracy in dict.fromkeys((race.accuracy, min(EXACT, race.accuracy))):
         lower = race.lower
@@ -213,21 +223,35 @@ def _compare(
             tolerance = next(t for solved, t in reached if solved == most)
             run = partial(solvers[which], tolerance)
             entries.append(Entry(name, accuracy, True, run, most))
-        entries += _own_entries(race, contestants, accuracy, lower)
+        entries += _own_entries(race, traces, accuracy, lower)
         compared[accuracy] = _timed(entries, race, end)
     return compared
 
 
+def _own_traces(
+    race: Race, contestants: Sequence[Contestant], end: float
+) -> list[tuple[Contestant, Trace]]:
+    """Run the solvers of the search and record their values, until ``end`` at the latest.
+
+    The first iterations, in which they reach the accuracy of the race, are run in any case.
+    """
+    traces = []
+    for each in contestants:
+        least = 0 if each.unseen is None else each.unseen.most
+        try:
+            run = race.solve(each.method, check_every=CHECK, stop=until(end, least))
+        except Exception:  # an error of a user's gradient disqualifies the method
+            continue
+        traces.append((each, run.trace))
+    return traces
+
+
 def _own_entries(
-    race: Race, contestants: Sequence[Contestant], accuracy: float, lower: Tensor
+    race: Race, traces: Sequence[tuple[Contestant, Trace]], accuracy: float, lower: Tensor
 ) -> list[Entry]:
     """Return the solvers of the search, with the iterations that they need to an accuracy."""
     entries = []
-    for each in contestants:
-        try:
-            trace = race.solve(each.method, check_every=race.iterations).trace
-        except Exception:  # an error of a user's gradient disqualifies the method
-            continue
+    for each, trace in traces:
         gaps = torch.stack([_gaps(race, lower, values) for values in trace.values.double().cpu()])
         reached = gaps <= accuracy
         solved = reached.any(0)

@@ -28,11 +28,18 @@ def page(found: AutoResult) -> Page:
     if shares:
         rows = [(part, _factor(factor)) for part, factor in shares.items()]
         table = Table(("part", "times faster"), rows)
-        sections.append(Section("Where the gain comes from", table, _gain_in_words(found.learned)))
+        words = _gain_in_words(found.learned)
+        if found.evidence.worst_case is not None:
+            words += f" {found.evidence.worst_case}"
+        sections.append(Section("Where the gain comes from", table, words))
     if found.outside is not None:
         columns = ("solver", "accuracy", "solved", "ms for the batch", "ms for one")
         table = Table(columns, found.outside.rows())
         sections.append(Section("Solvers of other packages", table, found.outside.words))
+    checked = found.evidence.suitability
+    if checked is not None:
+        table = Table(("aspect", "holds", "found"), checked.rows())
+        sections.append(Section("Was learning likely to pay?", table, str(checked)))
     sections.append(Section("Unseen problems", Panel(_curves(found), "relative gap")))
     return Page(f"A solver for {found.name}", found.words, sections, {"accuracy": found.accuracy})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,14 @@ from torch import Tensor
 
 from mirrordescent import zoo
 from mirrordescent._internal.progress import ProgressBar
-from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
+from mirrordescent.automatic.attempts import attempt, in_brief, limited, tolerant
 from mirrordescent.automatic.candidates import DUAL, PLAIN, Candidate
 from mirrordescent.automatic.classical import classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
 from mirrordescent.automatic.outcome import CLEARLY, AutoResult, Evidence, verdict, with_rivals
 from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals
 from mirrordescent.automatic.page import page
+from mirrordescent.automatic.suitability import Suitability, assess
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
 from mirrordescent.automatic.training import CandidateTraining, Ledger
 from mirrordescent.domains import DomainError
@@ -35,6 +36,7 @@ from mirrordescent.methods.switch import Switch
 from mirrordescent.methods.within_range import WithinRange, feature_ranges
 from mirrordescent.problems.fingerprint import fingerprint
 from mirrordescent.racing import (
+    UNSOLVED,
     Contestant,
     Race,
     RaceResult,
@@ -46,6 +48,8 @@ from mirrordescent.racing import (
     speedup,
     time_in_turn,
 )
+from mirrordescent.references.estimate import LEAST_ITERATIONS, MARGIN
+from mirrordescent.theory.performance import WorstCase, worst_case
 from mirrordescent.trees import leaves
 
 T = TypeVar("T")
@@ -53,13 +57,15 @@ T = TypeVar("T")
 # Shares of the time. The rest is for learning.
 DRAWING = 0.05
 TUNING = 0.1
-VERDICT = 0.15
+CHECK = 0.03
+VERDICT = 0.2
 ITERATIONS = 2000  # budget of every method
 SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
 BUSY_NOTE = (
     " Other processes were running, so that times were compared in CPU time: measure again on a "
     "quiet machine."
 )
+LEAST_FOR_RATES = 5.0  # seconds that worst-case rates need at least
 TIMEOUT = timedelta(days=2)  # longest time that a process waits for another
 
 
@@ -142,7 +148,8 @@ def auto(
     """Find the fastest solver for a class of problems, and measure how much learning helps.
 
     1. Problems are drawn, and their minima proven or, if that is not possible, estimated.
-    2. The classical solvers that fit the problems are tuned.
+    2. The classical solvers that fit the problems are tuned, and a check says whether the class
+       looks suitable for learning (:func:`~mirrordescent.automatic.check_suitability`).
     3. Methods are learned: schedules with the Euclidean geometry, then mirror maps with more and
        more parameters, with several forms of steps and, if problems have ``Problem.features``, with
        schedules that depend on them. All candidates are trained for a short time, the fastest for
@@ -263,6 +270,9 @@ class _Search:
                 "problems"
             )
         self.say(f"the best classical solver: {best.name}, {best.rehearsal.time}")
+        with self.plan.stage("is it worth learning?", CHECK * self.seconds):
+            self.suitability = self._check_suitability(best)
+            self.say(str(self.suitability))
         learned = self._train_and_race(best)
         with self.plan.stage("the verdict", self.plan.left):
             return self._decide(classical, best, learned)
@@ -304,9 +314,11 @@ class _Search:
         draw = self.split.draw(torch.arange(self.batch))
         self.step = self._agree_once("step", lambda: typical_step(draw))
         tuning = replace(self.race, draw=draw)
-        contestants = []
+        contestants: list[Contestant] = []
+        end = perf_counter() + TUNING * self.seconds
         for solver in classical_solvers(draw.problem, self.step):
-            setting = self._agree(partial(self._tuned_setting, solver, tuning))
+            able = any(math.isfinite(each.rehearsal.seconds) for each in contestants)
+            setting = self._agree(partial(self._tuned_setting, solver, tuning, end, able))
             if setting is None:
                 continue
             method = solver.make(setting)
@@ -316,13 +328,27 @@ class _Search:
             contestants.append(Contestant(name, method, "classical", result))
         return contestants
 
-    def _tuned_setting(self, solver: TunableSolver, race: Race) -> Any:
-        """Return the tuned setting of a solver, or None if it cannot start at these points."""
+    def _tuned_setting(self, solver: TunableSolver, race: Race, end: float, able: bool) -> Any:
+        """Return the tuned setting of a solver; None if it cannot start, or if there is no time.
+
+        Args:
+            solver: The solver.
+            race: Problems to tune it on.
+            end: Value of ``perf_counter`` at which time is up.
+            able: Whether a solver before it reaches the accuracy, so that this one is not needed.
+        """
+        if solver.name in self.ledger.choices:
+            return self.ledger.choices[solver.name]
+        left = end - perf_counter()
+        if able and left < 0:
+            self.say(f"there is no time for {solver.name}")
+            return self.ledger.once(solver.name, lambda: None)
+        if able:
+            race = replace(race, patience=max(1.0, left))
+        cost = limited(iterations_needed(race), end, UNSOLVED * race.iterations)
         try:
             solver.make(solver.settings[0]).init(self.race.x0, self.race.problem)
-            return self.ledger.once(
-                solver.name, lambda: solver.tune(tolerant(iterations_needed(race), self.say))
-            )
+            return self.ledger.once(solver.name, lambda: solver.tune(tolerant(cost, self.say)))
         except DomainError as error:
             self.say(f"{solver.name} cannot start: {error}")
             return None
@@ -330,13 +356,22 @@ class _Search:
             self.say(f"{solver.name} is disqualified: {in_brief(error)}")
             return None
 
+    def _check_suitability(self, best: Contestant) -> Suitability:
+        """Judge the class of problems, with solvers of other packages in a single process."""
+        outside = None
+        if self.rivals is not None and self.process == (0, 1):
+            alone = replace(self.race, draw=self.split.validation(1))
+            seconds = min(60.0, CHECK * self.seconds)
+            outside = compare_with_rivals(self.race, alone, [best], self.rivals, seconds)
+        return assess(self.race, best, outside)
+
     # Learning
 
     def _train_and_race(self, best: Contestant) -> list[Contestant]:
         horizon = self._agree_once("horizon", lambda: max(8, min(100, best.rehearsal.most)))
         used = perf_counter() - self.began
         seconds = self._agree_once(
-            "seconds to learn", lambda: max(0.4 * self.seconds, 0.85 * self.seconds - used)
+            "seconds to learn", lambda: max(0.4, 1 - VERDICT - used / self.seconds) * self.seconds
         )
         self.plan.left = seconds + VERDICT * self.seconds
         training = CandidateTraining(
@@ -353,7 +388,7 @@ class _Search:
             self.print,
         )
         trained = training.train(seconds)
-        with self.plan.stage("a race of all", VERDICT / 2 * self.seconds):
+        with self.plan.stage("a race of all", VERDICT / 4 * self.seconds):
             return [self._race_learned(candidate, method) for candidate, method in trained]
 
     def _race_learned(self, candidate: Candidate, method: Method[Any]) -> Contestant:
@@ -385,6 +420,8 @@ class _Search:
         able = [each for each in learned if each.rehearsal.solved >= best.rehearsal.solved]
         ours = min(able, key=lambda each: each.rehearsal.seconds, default=None)
         race, bounds = self._race_on_unseen_problems()
+        if bounds.estimated:
+            race = self._lower_estimates(race, [best] if ours is None else [best, ours])
         measured = self._measure(race, best, ours, learned)
         curves = {}
         for each in (best, ours):
@@ -399,6 +436,9 @@ class _Search:
             method = WithinRange(followed, best.method, feature_ranges(seen.problem, seen.x0))
         conditions = merge_conditions(bounds.conditions, self.split.conditional_on)
         words = verdict(self.accuracy, best, ours, chosen, conditions, measured)
+        rate = self._worst_case(ours)
+        if chosen and rate is not None and rate.rate is not None:
+            words += f" {rate}"
         busy = any(each.timing is not None and each.timing.busy for each in (best, *learned))
         if busy:
             words += BUSY_NOTE
@@ -417,11 +457,27 @@ class _Search:
             conditions,
             self.out / f"{self.name}.safetensors",
             perf_counter() - self.began,
-            Evidence(measured, outside, curves),
+            Evidence(measured, outside, curves, self.suitability, rate),
         )
         self._agree(lambda: self._write(result))
         self.say(words)
         return result
+
+    def _worst_case(self, ours: Contestant | None) -> WorstCase | None:
+        """Return the worst-case rate of the learned method without its safeguard."""
+        if ours is None or ours.unseen is None or ours.unseen.most < 1:
+            return None
+        method = ours.method
+        if isinstance(method, Safeguarded | NeverWorse):
+            method = method.method
+        problem = self.race.problem
+        smoothness = problem.smoothness() if problem.convex else None
+        limit = min(60.0, VERDICT / 4 * self.seconds)
+        steps = ours.unseen.most
+        if limit < LEAST_FOR_RATES:
+            return WorstCase(None, steps, "the search is too short to compute one")
+        found = self._agree(lambda: astuple(worst_case(method, steps, smoothness or 0.0, limit)))
+        return WorstCase(*found)
 
     def _measure(
         self, race: Race, best: Contestant, ours: Contestant | None, learned: list[Contestant]
@@ -442,7 +498,7 @@ class _Search:
                 methods[f"{each.name}, bare"] = (each, each.method.method, True)
         counted = {name: self._result(race, method) for name, (_, method, _) in methods.items()}
         timings = self._agree(
-            lambda: _times_in_turn(race, methods, counted, VERDICT / 2 * self.seconds)
+            lambda: _times_in_turn(race, methods, counted, VERDICT / 4 * self.seconds)
         )
         measured = {name: Timing(*each) for name, each in timings.items()}
         clock = clock_for(measured, next(leaves(race.x0)).is_cuda)
@@ -468,7 +524,7 @@ class _Search:
         drawn = self.family.validation(1)
         alone = replace(race, draw=replace(drawn, lower=race.lower[:1]))
         contestants = [best] if ours is None else [best, ours]
-        seconds = VERDICT / 3 * self.seconds
+        seconds = VERDICT / 4 * self.seconds
         return compare_with_rivals(race, alone, contestants, self.rivals, seconds, self.say)
 
     def _race_on_unseen_problems(self) -> tuple[Race, Bounds]:
@@ -483,8 +539,32 @@ class _Search:
         bounds = Bounds(torch.tensor(lower, dtype=torch.float64).to(like), conditions, estimated)
         return replace(self.race, draw=replace(unseen, lower=bounds.lower)), bounds
 
+    def _lower_estimates(self, race: Race, contestants: list[Contestant]) -> Race:
+        """Return the race with estimates of minima below all values that its methods reach.
+
+        Otherwise gaps to an estimate that is too high would be too small.
+        """
+
+        def lowered() -> list[float]:
+            lower = race.lower
+            first = race.problem.value(race.x0).double()
+            for each in contestants:
+                steps = max(LEAST_ITERATIONS, 2 * each.rehearsal.most)
+                try:
+                    run = race.solve(each.method, steps, check_every=steps)
+                except Exception:  # an error of a user's gradient
+                    continue
+                value = run.best_value.double()
+                lower = torch.fmin(lower, value - MARGIN * (first - value).abs())
+            return lower.tolist()
+
+        found = self._agree_once("lowered estimates", lowered)
+        like = next(leaves(race.x0))
+        lower = torch.tensor(found, dtype=torch.float64).to(like)
+        return replace(race, draw=replace(race.draw, lower=lower))
+
     def _bounds(self, draw: Draw) -> tuple[list[float], list[str] | None, int]:
-        seconds = VERDICT / 3 * self.seconds
+        seconds = VERDICT / 4 * self.seconds
         bounds = bounds_within(draw.problem, draw.x0, self.tolerance, seconds)
         return bounds.lower.tolist(), bounds.conditions, bounds.estimated
 

@@ -48,6 +48,7 @@ from mirrordescent.racing import Race, best_setting
 
 MIN_META_STEPS = 5  # shorter runs are not started
 MAX_META_STEPS = 3000
+VALIDATIONS = 10  # of a run, if there is time
 EVOLVED_PARAMETERS = 100  # methods with at most so many parameters are also trained by evolution
 SHARES = (0.35, 0.35, 0.3)  # of the time, for the three rounds
 FIRST_RATE = 3e-2  # learning rate of a candidate's first round
@@ -122,7 +123,10 @@ class CandidateTraining:
         always among them.
         """
         first = dict[Candidate, Method[Any]]()
-        end = perf_counter() + seconds
+        began = perf_counter()
+        end = began + seconds
+        first_end = began + SHARES[0] * seconds
+        second_end = first_end + SHARES[1] * seconds
         for candidate in candidates(self.race.draw):
             if first and not self._has_time_for(candidate, end):
                 continue
@@ -130,19 +134,19 @@ class CandidateTraining:
                 first[candidate] = self._new_method(candidate, candidate.geometry())
             except DomainError as error:
                 self.say(f"{candidate.name} cannot start: {error}")
-        order = self._train_round("first", first, SHARES[0] * seconds, lambda _: FIRST_RATE)
+        order = self._train_round("first", first, first_end, lambda _: FIRST_RATE)
         second = {each: first[each] for each in _leaders(order, 4)}
         second |= self._variants(order, first, end)
 
         def rate(candidate: Candidate) -> float:
             return LATER_RATE if candidate in first else FIRST_RATE
 
-        order = self._train_round("second", second, SHARES[1] * seconds, rate)
+        order = self._train_round("second", second, second_end, rate)
         third = {each: second[each] for each in _leaders(order, 2)}
         self._train_all(
             third,
             lambda each, time: self._train_longest(each, third[each], time),
-            SHARES[2] * seconds,
+            end,
         )
         return list(second.items())
 
@@ -169,10 +173,10 @@ class CandidateTraining:
         self,
         stage: str,
         methods: dict[Candidate, Method[Any]],
-        seconds: float,
+        end: float,
         rate: Callable[[Candidate], float],
     ) -> list[Candidate]:
-        """Train all candidates; return them in the order of their times in the race.
+        """Train all candidates until ``end``; return them in the order of their times in the race.
 
         Candidates that do not reach the accuracy come last, in the order of their scores. The first
         process measures the times for all.
@@ -180,7 +184,7 @@ class CandidateTraining:
         scores = self._train_all(
             methods,
             lambda each, time: self._train(each, methods[each], stage, time, rate(each)),
-            seconds,
+            end,
         )
 
         def fastest_first() -> list[str]:
@@ -208,17 +212,20 @@ class CandidateTraining:
         self,
         methods: dict[Candidate, Method[Any]],
         train: Callable[[Candidate, float], float],
-        seconds: float,
+        end: float,
     ) -> dict[Candidate, float]:
-        """Train all candidates within a time budget, each in one process; return their scores."""
+        """Train all candidates until ``end``, each in one process; return their scores.
+
+        The time that is left is divided equally among the candidates of a process that are left.
+        """
         rank, world = self.process
-        seconds /= len(methods)
         owners = {each: i % world for i, each in enumerate(methods)}
+        own = [each for each, owner in owners.items() if owner == rank]
         scores = dict.fromkeys(methods, torch.inf)
-        for each, owner in owners.items():
-            if owner == rank:
-                with single_process(), self.plan.stage(each.name, seconds):
-                    scores[each] = self._tolerate(each, train, min(world, len(methods)) * seconds)
+        for i, each in enumerate(own):
+            seconds = max(0.0, end - perf_counter()) / (len(own) - i)
+            with single_process(), self.plan.stage(each.name, seconds):
+                scores[each] = self._tolerate(each, train, seconds)
         for each, owner in owners.items():
             broadcast_module(methods[each], owner, world)
             scores[each] = _broadcast(scores[each], owner, world)
@@ -289,15 +296,18 @@ class CandidateTraining:
         """Train or resume within a time budget; return the score on the validation problems."""
         settings = self._settings(differentiation)
         key = f"{candidate.name}, {stage}"
-        steps = self.ledger.once(key, lambda: self._affordable_steps(method, settings, seconds))
-        if stage == "first":
+        steps, every = self.ledger.once(
+            f"meta-steps of {key}", lambda: self._affordable_steps(method, settings, seconds)
+        )
+        if stage == "first" and candidate.plain:
             steps = max(steps, MIN_META_STEPS)
         elif steps < MIN_META_STEPS:
-            return torch.inf  # there is no time
+            self.say(f"there is no time for {key}")
+            return torch.inf
         settings = replace(
             settings,
             meta_steps=steps,
-            validation=replace(settings.validation, every=max(1, steps // 10)),
+            validation=replace(settings.validation, every=every),
             optimiser=Descent(learning_rate=3 * rate if steps < SHORT_RUN else rate),
         )
         with warnings.catch_warnings():
@@ -330,11 +340,17 @@ class CandidateTraining:
             validation=Validation(every=10, batch=batch, horizons=(0.25, 0.5, 1.0), geometric=True),
         )
 
-    def _affordable_steps(self, method: Method[Any], settings: Settings, seconds: float) -> int:
-        """Return the number of meta-steps for which there is time, measured on a copy.
+    def _affordable_steps(
+        self, method: Method[Any], settings: Settings, seconds: float
+    ) -> tuple[int, int]:
+        """Return the number of meta-steps for which there is time, and those between validations.
 
-        A fifth of the time is left for validation.
+        Both are measured on a copy. At most a quarter of the time that is left is for validations,
+        except for the first and the last one.
         """
+        if seconds <= 0:
+            return 0, 1
+        began = perf_counter()
         ends: list[float] = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingLearned)
@@ -345,8 +361,14 @@ class CandidateTraining:
                 progress=False,
                 callback=lambda _: ends.append(perf_counter()),
             )
-        seconds_per_step = ends[1] - ends[0]  # the last step is followed by a validation
-        return min(MAX_META_STEPS, int(0.8 * seconds / max(seconds_per_step, 1e-6)))
+        step = max(ends[1] - ends[0], 1e-6)
+        validation = max(ends[2] - ends[1] - step, 0.0)  # the last step is followed by one
+        left = seconds - (perf_counter() - began)
+        affordable = int(0.25 * left / max(validation, 1e-6)) - 1
+        validations = max(1, min(VALIDATIONS, affordable))
+        steps = int((left - (validations + 1) * validation) / step)
+        steps = max(0, min(MAX_META_STEPS, steps))
+        return steps, max(1, steps // validations)
 
 
 def _leaders(order: list[Candidate], count: int) -> list[Candidate]:

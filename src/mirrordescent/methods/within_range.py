@@ -90,6 +90,11 @@ class WithinRange(StatefulWrapper):
         inside = self.method.inside(state.inner)
         return None if inside is None else inside | state.own.outside
 
+    @property
+    def certifies(self) -> bool:
+        """Whether the learned method proves bounds; the fallback runs for some samples only."""
+        return self.method.certifies
+
     def lower_bound(self, problem: Problem, state: Wrapped) -> Tensor | None:
         bounds = [self.method.lower_bound(problem, state.inner)]
         if state.own.state is not None:

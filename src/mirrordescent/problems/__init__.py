@@ -30,6 +30,7 @@ from mirrordescent.problems.ridge_priors import RidgePrior, RidgeTable
 from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.transforms import Fourier, Haar, radial_mask
+from mirrordescent.problems.transport import EntropicTransport
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.problems.variation import TV, Roughness
 
@@ -45,6 +46,7 @@ __all__ = [
     "Chain",
     "Composite",
     "Counts",
+    "EntropicTransport",
     "Fourier",
     "Function",
     "Haar",

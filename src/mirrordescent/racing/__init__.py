@@ -16,6 +16,7 @@ from mirrordescent.racing.timing import (
 )
 from mirrordescent.racing.tuning import (
     RELAXATIONS as RELAXATIONS,
+    UNSOLVED as UNSOLVED,
     TunablePrimalDual as TunablePrimalDual,
     TunableSolver as TunableSolver,
     best_setting as best_setting,

@@ -6,6 +6,7 @@ with values recorded on the way, and then without recording, for as many iterati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -20,7 +21,7 @@ from mirrordescent.methods import Method
 from mirrordescent.oracles import Default, Oracle
 from mirrordescent.problems import Problem
 from mirrordescent.racing.curve import GapCurve
-from mirrordescent.solving import Snapshot, Solution, solve
+from mirrordescent.solving import Rule, Snapshot, Solution, solve
 from mirrordescent.trees import Tree, batch_size
 
 REPEATS = 7
@@ -91,6 +92,8 @@ class Race:
         recorded: Iterations at which values are recorded; by default all up to 100, then 30 per
             decade.
         seed: Seed for stochastic oracles.
+        patience: Seconds of a run. A method that has not solved all problems in few iterations is
+            not given more if they would take longer than this.
 
     >>> import mirrordescent as md
     >>> problem = md.Quadratic(torch.ones(1), torch.zeros(2, 1))
@@ -105,6 +108,7 @@ class Race:
     share: float = 0.9
     recorded: Sequence[int] | None = None
     seed: int = 0
+    patience: float = math.inf
 
     @property
     def problem(self) -> Problem:
@@ -136,8 +140,13 @@ class Race:
             clock: Whether to time the run; if not, ``seconds`` is infinite.
         """
         budgets = [budget for budget in FIRST_BUDGETS if budget < self.iterations]
+        pace = 0.0
         for budget in (*budgets, self.iterations):
+            if budget * pace > self.patience:
+                break
+            began = perf_counter()
             needed = self.curve(method, budget).iterations_to(self.accuracy)
+            pace = (perf_counter() - began) / budget
             if bool((needed >= 0).all()):
                 break
         enough = float((needed >= 0).double().mean()) >= self.share
@@ -164,6 +173,7 @@ class Race:
         oracle: Oracle | None = None,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
         check_every: int | None = None,
+        stop: Rule | None = None,
     ) -> Solution:
         """Run a method on all problems; see :func:`~mirrordescent.solve`."""
         budget = iterations or self.iterations
@@ -178,6 +188,7 @@ class Race:
             trace=[k for k in recorded if k <= budget],
             callbacks=callbacks,
             check_every=check_every,
+            stop=stop,
             progress=False,
         )
 

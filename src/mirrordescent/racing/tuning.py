@@ -18,7 +18,8 @@ RELAXATIONS = (1.0, 1.5, 1.8, 1.9)
 FIRST_RELAXATION = 1.5
 """Relaxation with which all ratios are tried first."""
 
-UNSOLVED = 4  # cost of an unsolved problem, as a multiple of the budget
+UNSOLVED = 4
+"""Cost of an unsolved problem, as a multiple of the number of iterations."""
 
 
 class Comparable(Protocol):

@@ -1,4 +1,4 @@
-"""Lower bounds from dual points: matrix games, support vector machines, total variation.
+"""Lower bounds from dual points: games, support vector machines, transport, total variation.
 
 These are second implementations, for the verification of certificates.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mirrordescent.problems import SVM, MatrixGame, TVInpainting
+from mirrordescent.problems import SVM, EntropicTransport, MatrixGame, TVInpainting
 from mirrordescent.references.tangents import EPS, unit
 from mirrordescent.trees import sum_per_sample
 
@@ -46,6 +46,30 @@ def machine_bound(problem: SVM, alpha: Tensor) -> Tensor:
     imbalance = (alpha * labels).sum(-1).abs() + units * total
     bound = total - square - bias * imbalance - units * (total + square)
     return bound.clamp(min=0)  # f is a sum of squares and hinges
+
+
+def transport_bound(problem: EntropicTransport, x: Tensor) -> Tensor:
+    """−⟨C, P⟩ − ε KL(P | αβᵀ) − (R/2)‖P1 − α‖₁ for the plan P of a potential x.
+
+    Column j of P is βⱼ times a distribution qⱼ, and ε log Σᵢ αᵢ exp(zᵢ/ε) ≥ ⟨z, q⟩ − ε KL(q | α)
+    for every z. So f(x') is at least the first two terms plus ⟨x', P1 − α⟩. There is a minimiser
+    with entries in [−R/2, R/2], where R is the largest range of a column of C.
+    """
+    C = problem.C if problem.C.ndim == 3 else problem.C.expand(len(x), -1, -1)
+    rows, columns = C.shape[-2:]
+    epsilon = problem.epsilon
+    alpha = (problem.a / problem.a.sum(-1, keepdim=True)).expand(len(x), -1)
+    beta = (problem.b / problem.b.sum(-1, keepdim=True)).expand(len(x), -1)
+    z = (x.unsqueeze(-1) - C) / epsilon
+    q = alpha.unsqueeze(-1) * torch.exp(z - z.amax(-2, keepdim=True))
+    q = q / q.sum(-2, keepdim=True)
+    ratio = torch.where(q > 0, q / alpha.unsqueeze(-1), 1.0).log()
+    P = q * beta.unsqueeze(-2)
+    cost = (P * (C + epsilon * ratio)).sum((-2, -1))
+    size = (P * (C.abs() + epsilon * (ratio.abs() + 1))).sum((-2, -1))
+    spread = (C.amax(-2) - C.amin(-2)).amax(-1)
+    residual = (P.sum(-1) - alpha).abs().sum(-1) + 8 * unit(rows + columns)
+    return -cost - spread / 2 * residual - 8 * unit(rows + columns) * size
 
 
 def total_variation_bound(problem: TVInpainting, u: dict[str, Tensor]) -> Tensor:

@@ -28,6 +28,9 @@ MARGIN = 1e-6
 RESTARTS = 4
 """Largest number of restarts of the best solver."""
 
+LEAST_ITERATIONS = 100
+"""Steps of the first run that are taken even if there is no time for them."""
+
 RATES = (1.0, 0.1, 0.01, 1e-3)
 """Step sizes of Adam, relative to the size of the start."""
 
@@ -47,7 +50,8 @@ def estimate(
         x0: Start.
         iterations: Number of steps of each run.
         deadline: Value of ``time.perf_counter`` after which no run is started or continued. The
-            first run takes at least some steps.
+            first run takes at least 100 steps, because an estimate near the value at the start
+            would make every point look optimal.
 
     Returns:
         The best points, their values, and estimates of the minimum. The estimates lie below the
@@ -68,7 +72,7 @@ def estimate(
                 method,
                 x0,
                 iterations=iterations,
-                stop=until(deadline),
+                stop=until(deadline, 0 if decreases else LEAST_ITERATIONS),
                 progress=False,
             )
         except Exception as error:  # f may raise an error far from a solution
@@ -102,17 +106,19 @@ def estimate(
     return best, value, value - margin
 
 
-def until(deadline: float) -> Rule:
+def until(deadline: float, least: int = 0) -> Rule:
     """Return a rule that stops all samples at the first check after a time.
 
     Unlike :func:`~mirrordescent.wall_clock` it also counts the time for bounds and checks.
 
     Args:
         deadline: Value of ``time.perf_counter``.
+        least: Number of iterations that are taken in any case.
     """
 
     def test(snapshot: Snapshot) -> Tensor:
-        return torch.full_like(snapshot.running, perf_counter() > deadline)
+        stopped = snapshot.k >= least and perf_counter() > deadline
+        return torch.full_like(snapshot.running, stopped)
 
     return Rule(test, Status.BUDGET)
 

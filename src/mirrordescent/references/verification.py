@@ -16,7 +16,15 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from mirrordescent.problems import QP, SVM, Composite, MatrixGame, Problem, TVInpainting
+from mirrordescent.problems import (
+    QP,
+    SVM,
+    Composite,
+    EntropicTransport,
+    MatrixGame,
+    Problem,
+    TVInpainting,
+)
 from mirrordescent.problems.origin import user_definition
 from mirrordescent.problems.statements import allowed_excess, in_words
 from mirrordescent.references.composites import composite_bound, witness_shapes
@@ -24,6 +32,7 @@ from mirrordescent.references.dual_points import (
     game_bound,
     machine_bound,
     total_variation_bound,
+    transport_bound,
 )
 from mirrordescent.references.program_bounds import program_bound
 from mirrordescent.references.tangents import EPS, tangent_bound
@@ -157,6 +166,9 @@ def recompute(witness: Witness, problem: Problem) -> Tensor | None:
 
 def _bound(kind: Kind, problem: Problem, tensors: dict[str, Tensor]) -> Tensor | None:
     """Return the bounds of a witness in double precision."""
+    if kind == "tangent" and isinstance(problem, EntropicTransport):
+        own = user_definition(problem, "value", "convex") is not None
+        return None if own else transport_bound(problem, tensors["x"])
     if kind == "tangent":
         return tangent_bound(problem, tensors["x"])
     if isinstance(problem, MatrixGame):

@@ -9,6 +9,7 @@ from mirrordescent.rivals import (
     linear_models as linear_models,
     quadratic as quadratic,
     smooth as smooth,
+    transport as transport,
 )
 from mirrordescent.rivals.forms import DenseProgram, program_of, quadratic_of
 from mirrordescent.rivals.registry import Rival, as_rival, known_rivals, register

@@ -1,4 +1,4 @@
-"""Outside solvers of linear and quadratic programs: DAQP, OSQP, Clarabel, HiGHS and SCS."""
+"""Outside solvers of linear and quadratic programs: DAQP, OSQP, Clarabel, HiGHS, PDLP, SCS."""
 
 from __future__ import annotations
 
@@ -20,11 +20,19 @@ LARGE = 1e30
 
 
 def _register(
-    name: str, package: str, solve: SolveOne, *, needs_rows: bool = False, **options: Any
+    name: str,
+    package: str,
+    solve: SolveOne,
+    *,
+    needs_rows: bool = False,
+    linear: bool = False,
+    **options: Any,
 ) -> None:
     def prepare(problem: Problem, x0: Tree) -> SolveTo | None:
         program = program_of(problem, x0)
         if program is None or (needs_rows and not program.A.shape[-2]):
+            return None
+        if linear and program.P.any():
             return None
 
         def solve_to(tolerance: float) -> Tensor:
@@ -149,38 +157,58 @@ def _scs(program: DenseProgram, tolerance: float) -> list[Any]:
 
 
 def _highs(program: DenseProgram, tolerance: float) -> list[Any]:
-    """Solve linear and quadratic programs by HiGHS."""
-    import highspy
-
+    """Solve linear and quadratic programs by the simplex and active-set methods of HiGHS."""
     solutions = []
     for i in range(program.count):
-        P = program.P_of(i)
-        A = program.A_of(i)
-        n = P.shape[0]
-        model: Any = cast(Any, highspy).Highs()
-        model.setOptionValue("output_flag", False)
-        lp = highspy.HighsLp()
-        lp.num_col_ = n
-        lp.num_row_ = len(A)
-        lp.col_cost_ = program.q[i]
-        lp.col_lower_ = np.full(n, -highspy.kHighsInf)
-        lp.col_upper_ = np.full(n, highspy.kHighsInf)
-        lp.row_lower_ = program.l[i]
-        lp.row_upper_ = program.u[i]
-        _fill_matrix(lp.a_matrix_, A, highspy.MatrixFormat.kRowwise)
-        model.passModel(lp)
-        if P.any():
-            hessian = highspy.HighsHessian()
-            hessian.dim_ = n
-            hessian.format_ = highspy.HessianFormat.kTriangular
-            starts, index, entries = _lower_triangle(P)
-            hessian.start_ = starts
-            hessian.index_ = index
-            hessian.value_ = entries
-            model.passHessian(hessian)
+        model = _highs_model(program, i)
         model.run()
         solutions.append(np.array(model.getSolution().col_value))
     return solutions
+
+
+def _pdlp(program: DenseProgram, tolerance: float) -> list[Any]:
+    """Solve linear programs by the primal-dual first-order method PDLP of HiGHS."""
+    solutions = []
+    for i in range(program.count):
+        model = _highs_model(program, i)
+        model.setOptionValue("solver", "pdlp")
+        model.setOptionValue("pdlp_optimality_tolerance", tolerance)
+        model.setOptionValue("primal_feasibility_tolerance", tolerance)
+        model.setOptionValue("dual_feasibility_tolerance", tolerance)
+        model.run()
+        solutions.append(np.array(model.getSolution().col_value))
+    return solutions
+
+
+def _highs_model(program: DenseProgram, i: int) -> Any:
+    """Return a model of HiGHS of problem i."""
+    import highspy
+
+    P = program.P_of(i)
+    A = program.A_of(i)
+    n = P.shape[0]
+    model: Any = cast(Any, highspy).Highs()
+    model.setOptionValue("output_flag", False)
+    lp = highspy.HighsLp()
+    lp.num_col_ = n
+    lp.num_row_ = len(A)
+    lp.col_cost_ = program.q[i]
+    lp.col_lower_ = np.full(n, -highspy.kHighsInf)
+    lp.col_upper_ = np.full(n, highspy.kHighsInf)
+    lp.row_lower_ = program.l[i]
+    lp.row_upper_ = program.u[i]
+    _fill_matrix(lp.a_matrix_, A, highspy.MatrixFormat.kRowwise)
+    model.passModel(lp)
+    if P.any():
+        hessian = highspy.HighsHessian()
+        hessian.dim_ = n
+        hessian.format_ = highspy.HessianFormat.kTriangular
+        starts, index, entries = _lower_triangle(P)
+        hessian.start_ = starts
+        hessian.index_ = index
+        hessian.value_ = entries
+        model.passHessian(hessian)
+    return model
 
 
 def _fill_matrix(matrix: Any, A: Array, layout: Any) -> None:
@@ -205,4 +233,5 @@ _register("DAQP", "daqp", _daqp, tolerances=(0.0,))
 _register("OSQP", "osqp", _osqp)
 _register("Clarabel", "clarabel", _clarabel)
 _register("HiGHS", "highspy", _highs, tolerances=(0.0,))
+_register("PDLP", "highspy", _pdlp, linear=True, tolerances=(1e-2, 1e-4, 1e-6, 1e-8))
 _register("SCS", "scs", _scs, needs_rows=True)

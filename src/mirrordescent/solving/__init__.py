@@ -1,6 +1,7 @@
 """Solve: one loop for batches of problems, with statuses, stop rules and traces."""
 
 from mirrordescent._internal.deprecation import renamed_attributes
+from mirrordescent.solving.fixed_steps import FixedSteps
 from mirrordescent.solving.implicit import layer
 from mirrordescent.solving.loop import solve
 from mirrordescent.solving.solution import Solution, Status, Trace
@@ -16,6 +17,7 @@ from mirrordescent.solving.stopping import (
 )
 
 __all__ = [
+    "FixedSteps",
     "Rule",
     "Snapshot",
     "Solution",
