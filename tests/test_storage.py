@@ -18,6 +18,7 @@ from mirrordescent.methods import (
     ADMM,
     AdaptivePreconditioned,
     Conditioned,
+    DampedPreconditioned,
     Equipped,
     NeverWorse,
     Preconditioned,
@@ -203,6 +204,10 @@ METHODS = {  # with the problems they are tried on
     "ProjectedNesterov": (lambda: ProjectedNesterov(Simplex(), 0.1), "least squares on a simplex"),
     "AdaptivePreconditioned": (
         lambda: AdaptivePreconditioned(SoftSign(0.1), 0.1, 0.5, 0.9, False, 0.1),
+        BOWLS,
+    ),
+    "DampedPreconditioned": (
+        lambda: DampedPreconditioned(SoftSign(0.1), 0.1, 0.5, 0.9, damping=0.5, memory=0.2),
         BOWLS,
     ),
     "Preconditioned": (

@@ -182,14 +182,25 @@ class Preconditioned(MirrorOptimizer):
 
     def _construct_executor(self, number: int, group: Group) -> tuple[GroupExecutor, LearningRate]:
         group["weight_decay"] = Decoupled(group["weight_decay"])
-        mirror = group["mirror"]
-        if self._learned_method(mirror) is not None and float(group["lr"]) < SMALL_LEARNING_RATE:
-            warn_user(
-                f"lr = {float(group['lr']):g} multiplies the step sizes of {mirror!r}, which are "
-                f"learned: steps will be that many times their usual size. lr is 1 by default and "
-                f"rarely needs a change; learning rates of AdamW or Muon do not apply here",
-            )
+        self._warn_of_small_rate(group)
         return super()._construct_executor(number, group)
+
+    def _warn_of_small_rate(self, group: Group) -> None:
+        """Warn if lr is a learning rate of AdamW, and the scales of steps are those of an entry.
+
+        A method that is given as an object, as in experiments that tune lr, is not warned of.
+        """
+        mirror = group["mirror"]
+        lr = float(group["lr"])
+        if lr >= SMALL_LEARNING_RATE or not isinstance(mirror, str | Path):
+            return
+        if self._learned_method(mirror) is None:
+            return
+        warn_user(
+            f"lr = {lr:g} makes the learned steps of {Path(mirror).name} {1 / lr:.0f} times "
+            f"shorter. lr is a factor here, 1 by default: learning rates of AdamW or Muon do not "
+            f"apply. Omit lr, or try 0.3 or 3"
+        )
 
     def _decay_sizes(self, batch: GradientBatch) -> list[float]:
         return [update.mirror.direction_size for update in batch.updates]
