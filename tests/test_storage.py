@@ -86,6 +86,7 @@ from mirrordescent.restore.noise_network import NoiseNetwork
 from mirrordescent.schedules import (
     Constant,
     Interpolated,
+    OpenEnded,
     OverRun,
     Polynomial,
     PowerLaws,
@@ -119,6 +120,7 @@ SCHEDULES = {
     "power laws with a bound": lambda: PowerLaws([1, 4], [0.9, 0.3], power=1.0, bound=1.0),
     "power laws at their bound": lambda: saturated(PowerLaws([1, 4], [0.9, 0.3], bound=1.0)),
     "over a run": lambda: OverRun(20, 0.1, 2.0, 0.3),
+    "open-ended": lambda: OpenEnded(2.0, 0.3, 5),
     "mixing": lambda: Mixing(4.0, 7),
     "dual weight": lambda: DualWeight(3.0, 1, 9),
     "mixing by areas": AreaMixing,
