@@ -64,7 +64,7 @@ class Preconditioned(MirrorOptimizer):
     Tensors with similar maps are stepped together. On a CPU, one call of a C kernel steps all
     matrices. Under ``DistributedDataParallel`` nothing changes. Under FSDP2 every process keeps its
     shard of the momentum. A direction depends on the whole tensor, so momenta are gathered one
-    tensor at a time; all processes compute the direction, and each keeps its part.
+    tensor at a time. One process computes the direction, and each keeps its part.
 
     Args:
         params: See :class:`MirrorOptimizer`, which also explains the arguments not listed here.

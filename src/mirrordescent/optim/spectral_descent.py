@@ -11,8 +11,17 @@ from torch import Tensor, nn
 
 from mirrordescent import methods
 from mirrordescent.execution.parameters import GradientBatch
-from mirrordescent.execution.sharding import local, local_parts, spread_like
+from mirrordescent.execution.matrices import is_approximated, unscaled
+from mirrordescent.execution.sharding import (
+    Replicated,
+    is_sharded,
+    local,
+    local_parts,
+    replicas_of,
+    spread_like,
+)
 from mirrordescent.execution.tensors import Tensors
+from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.mirrors.module_roles import roles_of_tensors
 from mirrordescent.mirrors.roles import Role, roles_by_name
 from mirrordescent.optim.averaging import AveragedWeights, averaging_share
@@ -48,6 +57,10 @@ class SpectralDescent(Preconditioned):
 
     Roles are read from the layers of the model (:func:`~mirrordescent.mirrors.roles_of`).
     :meth:`summary` prints them. If parameters are given in groups, pass ``model=`` too.
+
+    If several processes train the model (``DistributedDataParallel`` or FSDP2), each computes the
+    directions of its share of the matrices and sends them to the others. Pass the wrapped model,
+    and take steps only with gradients that are the same on all processes.
 
     If the length of the run is not known, omit ``steps``. Step sizes then fall slowly with k
     (:class:`~mirrordescent.schedules.OpenEnded`), and weights are averaged as in schedule-free
@@ -106,6 +119,7 @@ class SpectralDescent(Preconditioned):
             if not params:
                 raise ValueError(f"{type(model).__name__} has no parameters to train")
         self._roles_by_tensor = {} if model is None else roles_of_tensors(model)
+        self._replicas = None if model is None else replicas_of(model)
         open_ended = steps is None and options.get("t") is None
         super().__init__(params, lr, mirror, steps=steps, roles=roles, **options)
         precise = self._is_precise()
@@ -269,6 +283,12 @@ class SpectralDescent(Preconditioned):
         found |= roles_by_name({each.name: tuple(each.tensor.shape) for each in missing})
         return {**found, **(given or {})}
 
+    def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
+        own = super()._map_of(named, mirror)
+        if self._replicas is None or is_sharded(named.tensor) or not is_approximated(unscaled(own)):
+            return own
+        return Replicated(own, self._replicas)
+
     def _role_of(self, named: NamedTensor) -> Role:
         role = self._roles_by_tensor.get(named.tensor)
         return super()._role_of(named) if role is None else role
@@ -299,7 +319,8 @@ class SpectralDescent(Preconditioned):
 
     def __getstate__(self) -> dict[str, Any]:
         # Roles by tensor refer to the tensors of this model; those of all groups are kept by name.
-        return {**super().__getstate__(), "_roles_by_tensor": {}, "_average": self._average}
+        state = super().__getstate__()
+        return {**state, "_roles_by_tensor": {}, "_replicas": None, "_average": self._average}
 
 
 def _described(role: Role, shape: tuple[int, ...]) -> tuple[str, str, str, str]:
