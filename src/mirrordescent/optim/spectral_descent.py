@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent import methods
-from mirrordescent.execution.parameters import GradientBatch
 from mirrordescent.execution.matrices import is_approximated, unscaled
+from mirrordescent.execution.parameters import GradientBatch
 from mirrordescent.execution.sharding import (
     Replicated,
     is_sharded,
