@@ -87,6 +87,22 @@ def test_a_compiled_model_has_the_roles_and_steps_of_the_model(steps):
     assert_same_weights(first, second)
 
 
+def test_a_compiled_step_averages_weights():
+    first = network()
+    second = network()
+    expected = optim.SpectralDescent(first)
+    optimizer = optim.SpectralDescent(second)
+    step = torch.compile(optimizer.step, backend="eager", fullgraph=True)
+    for k in range(4):
+        train(first, expected, 1, first=k)
+        x, y = batch(k)
+        optimizer.zero_grad()
+        F.mse_loss(second(x), y).backward()
+        step()
+    with expected.averaged(), optimizer.averaged():
+        assert_same_weights(first, second)
+
+
 def test_accumulated_gradients_are_the_gradient_of_the_whole_batch():
     """Up to rounding errors, which grow by a bounded factor."""
     first = network().double()

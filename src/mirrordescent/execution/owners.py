@@ -56,7 +56,7 @@ class OwnedDirections:
         directions: Callable[[Sequence[Any]], Callable[[Tensors], Tensors]],
     ) -> None:
         self.maps = list(maps)
-        self.group = maps[0].group
+        self.group: Any = maps[0].group
         self._directions = directions
         self._shapes: list[torch.Size] = []
         self._owners: list[int] = []
@@ -106,5 +106,5 @@ class OwnedDirections:
             flat = like.new_empty(sum(sizes))
         source = torch.distributed.get_global_rank(self.group, owner)
         torch.distributed.broadcast(flat, source, group=self.group)
-        pieces = zip(flat.split(sizes), shapes, strict=True)
+        pieces = zip(torch.split(flat, sizes), shapes, strict=True)
         return [piece.view(shape) for piece, shape in pieces]

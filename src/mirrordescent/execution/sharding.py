@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -186,7 +186,7 @@ class Replicated(MirrorMap):
 
 def replicas_of(model: nn.Module) -> ProcessGroup | None:
     """Return the processes that hold copies of a model, or None if there are no others."""
-    wrapper = getattr(model, "_orig_mod", model)
+    wrapper: Any = getattr(model, "_orig_mod", model)
     if type(wrapper).__name__ != "DistributedDataParallel":
         return None
     group: ProcessGroup = wrapper.process_group

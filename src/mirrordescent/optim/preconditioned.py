@@ -286,7 +286,8 @@ class Preconditioned(MirrorOptimizer):
         """Warn once if a scheduler of torch changes lr beside the schedule of this optimiser."""
         if self._reported_scheduler or not has_scheduler(group):
             return
-        if float(group["lr"]) == float(group["initial_lr"]):
+        # Distributed checkpoints set lr to 0 for a moment.
+        if float(group["lr"]) in (0.0, float(group["initial_lr"])):
             return
         self._reported_scheduler = True
         warn_user(
