@@ -15,6 +15,7 @@ from mirrordescent.schedules import (
     TABULATED,
     Constant,
     Interpolated,
+    OpenEnded,
     OverRun,
     Polynomial,
     PowerLaws,
@@ -202,7 +203,11 @@ SCHEDULES = {
     "prefix": (lambda: Prefix([0.3, 0.1, 0.2], "last"), lambda k: [0.3, 0.1, 0.2][min(k, 3) - 1]),
     "over a run": (
         lambda: OverRun(20, warmup=0.25, power=2.0),
-        lambda k: min(1.0, (min(k, 20) - 0.5) / 5) * (1 - (min(k, 20) - 0.5) / 20) ** 2,
+        lambda k: min(1.0, (k - 0.5) / 5) * (1 - (k - 0.5) / 20) ** 2 if k <= 20 else 0.01,
+    ),
+    "open-ended": (
+        lambda: OpenEnded(power=2.0, length=0.5, warmup=4),
+        lambda k: min(1.0, (k - 0.5) / 4) * (max(k, 4) / 100) ** -0.5 / 3,
     ),
     "power laws": (
         lambda: PowerLaws([3, 12], [0.8, 0.2], power=1.5),
@@ -275,7 +280,7 @@ def test_the_shape_of_a_run():
     assert [rising(k) for k in range(1, 9)] == pytest.approx(
         [min(1, each / 0.25) * (1 - each) for each in u]
     )
-    assert rising(9) == rising(100) == rising(8)
+    assert rising(9) == rising(100) == pytest.approx(0.1), "as with a tenth of the run left"
     flat = OverRun(8, warmup=0.0, power=0.0)
     assert [flat(k) for k in (1, 5, 20)] == [1.0] * 3
     assert OverRun(1)(1) == 0.5, "the middle of the only step"

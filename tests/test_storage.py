@@ -18,6 +18,7 @@ from mirrordescent.methods import (
     ADMM,
     AdaptivePreconditioned,
     Conditioned,
+    DampedPreconditioned,
     Equipped,
     NeverWorse,
     Preconditioned,
@@ -86,6 +87,7 @@ from mirrordescent.restore.noise_network import NoiseNetwork
 from mirrordescent.schedules import (
     Constant,
     Interpolated,
+    OpenEnded,
     OverRun,
     Polynomial,
     PowerLaws,
@@ -119,6 +121,7 @@ SCHEDULES = {
     "power laws with a bound": lambda: PowerLaws([1, 4], [0.9, 0.3], power=1.0, bound=1.0),
     "power laws at their bound": lambda: saturated(PowerLaws([1, 4], [0.9, 0.3], bound=1.0)),
     "over a run": lambda: OverRun(20, 0.1, 2.0, 0.3),
+    "open-ended": lambda: OpenEnded(2.0, 0.3, 5),
     "mixing": lambda: Mixing(4.0, 7),
     "dual weight": lambda: DualWeight(3.0, 1, 9),
     "mixing by areas": AreaMixing,
@@ -205,6 +208,10 @@ METHODS = {  # with the problems they are tried on
     "ProjectedNesterov": (lambda: ProjectedNesterov(Simplex(), 0.1), "least squares on a simplex"),
     "AdaptivePreconditioned": (
         lambda: AdaptivePreconditioned(SoftSign(0.1), 0.1, 0.5, 0.9, False, 0.1),
+        BOWLS,
+    ),
+    "DampedPreconditioned": (
+        lambda: DampedPreconditioned(SoftSign(0.1), 0.1, 0.5, 0.9, damping=0.5, memory=0.2),
         BOWLS,
     ),
     "Preconditioned": (

@@ -1,4 +1,4 @@
-"""Tuning, runs that are kept, and claims about a geometry for networks of any kind."""
+"""Tuning, runs that are kept, and claims about a geometry for networks of several kinds."""
 
 from __future__ import annotations
 

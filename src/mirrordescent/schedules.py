@@ -28,6 +28,8 @@ Extension: TypeAlias = Literal["mean", "min", "last", "reciprocal", "root_recipr
 
 TABULATED = 512  # number of values of a schedule that are cached
 TYPICAL_LENGTH = 100  # length of a run at which OverRun does not shorten steps
+UNPLANNED = 0.1  # remaining share of a run that OverRun assumes after the last planned step
+WARMUP_STEPS = 10  # of runs of unknown length
 
 
 class Schedule(Part, nn.Module):
@@ -361,8 +363,9 @@ class OverRun(Schedule):
     """t(k) = (N/100)^−length · min(1, u/warmup) · (1 − u)^power, u = (k − ½)/N, for N steps.
 
     t rises, then decreases towards 0. It is a function of the completed share u of the run, so that
-    a schedule learned on short runs can be used for long ones, which need shorter steps. t is
-    constant from the N-th step on.
+    a schedule learned on short runs can be used for long ones, which need shorter steps. After N
+    steps t is constant, as long as it was when a tenth of the run remained, so that a run which was
+    planned too short still makes progress.
 
     Args:
         steps: Length N of the run.
@@ -392,10 +395,50 @@ class OverRun(Schedule):
         """Return the same schedule for a run of another length."""
         return OverRun(steps, self.warmup, self.power, self.length)
 
+    def open_ended(self) -> "OpenEnded":
+        """Return the schedule for a run of unknown length."""
+        return OpenEnded(self.power, self.length)
+
     def forward(self, k: int) -> float:
-        done = (min(k, self.steps) - 0.5) / self.steps
+        longest = (self.steps / TYPICAL_LENGTH) ** -self.length
+        if k > self.steps:
+            return longest * UNPLANNED**self.power
+        done = (k - 0.5) / self.steps
         rise = min(1.0, done / self.warmup) if self.warmup else 1.0
-        return (self.steps / TYPICAL_LENGTH) ** -self.length * rise * (1 - done) ** self.power
+        return longest * rise * (1 - done) ** self.power
+
+
+class OpenEnded(Schedule):
+    """t(k) = (k/100)^−length · min(1, (k − ½)/warmup) / (1 + power), for runs of unknown length.
+
+    After k steps, t is the mean of the steps that :class:`OverRun` with the same exponents takes in
+    a run of k steps, since the mean of (1 − u)^power is 1/(1 + power). t does not decrease to 0, so
+    averages of the iterates are needed, or a decrease on request. The first factor does not rise
+    above its value at the end of the warm-up.
+
+    Args:
+        power: Exponent of the decrease in a run of known length.
+        length: Exponent of the length of the run.
+        warmup: Number of steps in which t rises.
+
+    >>> [round(OpenEnded(power=1.0, length=0.5)(k), 3) for k in (1, 100, 400)]
+    [0.079, 0.5, 0.25]
+    """
+
+    def __init__(self, power: float = 1.0, length: float = 0.0, warmup: int = WARMUP_STEPS) -> None:
+        super().__init__()
+        if warmup < 1 or not power >= 0 or not length >= 0:
+            raise ValueError(
+                "OpenEnded needs warmup ≥ 1, power ≥ 0 and length ≥ 0, "
+                f"got {warmup}, {power} and {length}"
+            )
+        self.power = float(power)
+        self.length = float(length)
+        self.warmup = int(warmup)
+
+    def forward(self, k: int) -> float:
+        length = (max(k, self.warmup) / TYPICAL_LENGTH) ** -self.length
+        return length * min(1.0, (k - 0.5) / self.warmup) / (1 + self.power)
 
 
 class Scalar(Schedule):

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mirrordescent import optim
+from mirrordescent.execution import matrices
 from mirrordescent.kernels import KernelsUnavailable
 from mirrordescent.mirrors import (
     Diagonal,
@@ -42,6 +43,8 @@ CASES = [
     ("Preconditioned", "kinds"),
     ("Preconditioned", "adaptive"),
     ("Preconditioned", "whole"),
+    ("SpectralDescent", "known"),
+    ("SpectralDescent", "unknown"),
 ]
 
 
@@ -58,7 +61,7 @@ def model_of():
 
 def mirror_of(kind, model):
     match kind.split("-"):
-        case ["euclidean"]:
+        case ["euclidean" | "known" | "unknown"]:
             return None
         case ["hyperbolic"]:
             return HyperbolicEntropy(0.5)
@@ -79,6 +82,9 @@ def mirror_of(kind, model):
 
 def optimiser_of(name, kind, model, mirror=None, **options):
     mirror = mirror if mirror is not None else mirror_of(kind, model)
+    if name == "SpectralDescent":
+        steps = 6 if kind == "known" else None
+        return optim.SpectralDescent(model, steps=steps, **options)
     options |= {"second_momentum": 0.9} if kind == "adaptive" else {}
     return getattr(optim, name)(model.named_parameters(), lr=0.1, mirror=mirror, **options)
 
@@ -127,7 +133,7 @@ def checks(rank):
     found = {}
     for name, kind in CASES:
         # Without kernels for matrices, whose last digits differ: only processes are compared.
-        options = {"fused": False} if name == "Preconditioned" else {}
+        options = {"fused": False} if name in ("Preconditioned", "SpectralDescent") else {}
         expected = alone(name, kind, **options)
         model, optimizer = sharded(name, kind, **options)
         found[f"FSDP {name} {kind}"] = distance(train(model, optimizer, 0, 6, rank), expected)
@@ -136,12 +142,35 @@ def checks(rank):
         replica = DistributedDataParallel(replica)
         optimizer = optimiser_of(name, kind, replica, mirror, **options)
         found[f"DDP {name} {kind}"] = distance(train(replica, optimizer, 0, 6, rank), expected)
+    found["DDP matrices"], found["FSDP matrices"] = _matrices(rank)
     found["FSDP compiled"] = _compiled(rank)
     found["FSDP clipped"] = _clipped(rank)
     found["FSDP resumed"] = _resumed(rank)
     found["FSDP whole"] = _message(lambda: sharded("SMD", "whole"))
     found["FSDP not finite"], found["FSDP moved"] = _not_finite(rank)
     return found
+
+
+def _matrices(rank):
+    """Return the shapes of the matrices whose directions this process has computed."""
+    seen = []
+
+    def counted(maps, tensors, fused=False):
+        seen.extend(list(tensor.shape) for tensor in tensors)
+        return compute(maps, tensors, fused)
+
+    compute = matrices.matrix_directions
+    matrices.matrix_directions = counted
+    try:
+        replica = DistributedDataParallel(model_of())
+        train(replica, optim.SpectralDescent(replica, steps=6), 0, 1, rank)
+        replicated = list(seen)
+        seen.clear()
+        model, optimizer = sharded("SpectralDescent", "known")
+        train(model, optimizer, 0, 1, rank)
+    finally:
+        matrices.matrix_directions = compute
+    return replicated, seen
 
 
 def _compiled(rank):

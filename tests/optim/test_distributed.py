@@ -12,6 +12,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 import processes
 
+MATRICES = [[5, 3], [4, 5]]  # the output layer has another map
+
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
     reason="no gloo",
@@ -31,9 +33,16 @@ def found(tmp_path_factory):
 def test_equal_to_one_process(found, wrapper, name, kind):
     # Means of gradients differ in the last digit. A polar factor amplifies that where singular
     # values are small.
-    tolerance = 1e-11 if name == "Preconditioned" else 1e-12
+    tolerance = 1e-11 if name in ("Preconditioned", "SpectralDescent") else 1e-12
     for each in found:
         assert each[f"{wrapper} {name} {kind}"] < tolerance
+
+
+@pytest.mark.parametrize("wrapper", ["DDP", "FSDP"])
+def test_every_matrix_is_computed_by_one_process(found, wrapper):
+    shares = [each[f"{wrapper} matrices"] for each in found]
+    assert sorted(shares[0] + shares[1]) == sorted(MATRICES)
+    assert all(shares)
 
 
 def test_kernels_step_shards(found):

@@ -230,20 +230,28 @@ def test_a_run_resumed_is_the_run(second):
         part.load_state_dict(saved)
     train(*second, 11)
     assert all(map(torch.equal, whole[0].parameters(), second[0].parameters()))
-    train(*copy.deepcopy(second), 1)
+    with pytest.warns(UserWarning, match="takes step 21 of a run of 20 steps"):
+        train(*copy.deepcopy(second), 1)
 
 
 def test_the_schedule_goes_over_the_run_and_learning_rates_multiply_it():
     (w,) = parameters((3, 4))
     optimizer = optim.Preconditioned([w], lr=0.5, mirror=PNorm(2.0), steps=10)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.5**k)
-    for k in range(10):
+
+    def step(k):
         before = w.detach().clone()
         pull([w], k)
         optimizer.step()
         scheduler.step()
         moved = float((w.detach() - before).square().mean().sqrt())
         assert moved == pytest.approx(0.5 * 0.5**k * OverRun(10)(k + 1), rel=1e-6)
+
+    step(0)
+    with pytest.warns(UserWarning, match="a learning-rate scheduler multiplies"):
+        step(1)
+    for k in range(2, 10):
+        step(k)
 
 
 def test_groups_share_what_is_known_of_the_network():

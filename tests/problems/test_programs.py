@@ -361,9 +361,9 @@ def test_exclusions_are_proven_exactly():
     program = md.QP(None, torch.zeros(1, 2), A, l, torch.tensor([0.5, 0.5, 2.0]))
     assert is_infeasible(program, 0, torch.tensor([0.49, 0.51, -0.5]))
     assert not is_infeasible(program, 0, torch.tensor([-0.5, 0.5, 0.5]))
-    free = md.QP(
-        None, torch.tensor([[-3.0, 1.0]]), A[2:], torch.tensor([-1.0]), torch.tensor([1.0])
-    )
+    costs = torch.tensor([[-3.0, 1.0]])
+    one = torch.ones(1)
+    free = md.QP(None, costs, A[2:], -one, one)
     assert is_unbounded(free, 0, torch.tensor([1.0, -0.99]))
     assert not is_unbounded(free, 0, torch.tensor([-1.0, 1.0]))
     assert not is_unbounded(free, 0, torch.tensor([1.0, 0.0]))

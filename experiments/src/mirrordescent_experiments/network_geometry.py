@@ -99,7 +99,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     ]
     result = Result(
         "network-geometry",
-        "One geometry for networks of any kind",
+        "One geometry for networks of several kinds",
         {
             "scale": scale,
             **vars(size),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import kernels
+from mirrordescent.execution.owners import OwnedDirections, shared_group
 from mirrordescent.execution.tensors import Tensors
 from mirrordescent.methods.adaptive import TINY, AdaptivePreconditioned
 from mirrordescent.methods.base import GradientMethod
@@ -190,8 +191,12 @@ class UnitDirections:
         matrix_maps: list[MirrorMap] = []
         matrix_indices: list[int] = []
         other_indices: dict[MirrorMap, list[int]] = {}
+        shared_indices: dict[Any, list[int]] = {}
         for i, mirror in enumerate(map(unscaled, maps)):
-            if is_approximated(mirror):
+            group = shared_group(mirror)
+            if group is not None:
+                shared_indices.setdefault(group, []).append(i)
+            elif is_approximated(mirror):
                 matrix_maps.append(mirror)
                 matrix_indices.append(i)
             else:
@@ -202,6 +207,10 @@ class UnitDirections:
             self._groups.append((matrix_indices, function))
         for mirror, indices in other_indices.items():
             self._groups.append((indices, direction_function(mirror, fused)))
+        for indices in shared_indices.values():
+            shared: list[Any] = [unscaled(maps[i]) for i in indices]
+            owned = OwnedDirections(shared, partial(UnitDirections, fused=fused))
+            self._groups.append((indices, owned))
         self._inner_sizes = {
             i: mirror.direction_size
             for mirror, indices in other_indices.items()

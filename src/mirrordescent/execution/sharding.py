@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mirrordescent.mirrors.base import MirrorMap
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Placement
 
@@ -115,15 +116,81 @@ class Gathered(MirrorMap):
         split = [Replicate() if p.is_replicate() else Partial() for p in self.placements]
         return DTensor.from_local(values, self.mesh, split, run_check=False).full_tensor()
 
-    def _on_whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        from torch.distributed.tensor import DTensor, distribute_tensor
+    @property
+    def group(self) -> ProcessGroup | None:
+        """The processes that hold the parts, if they are along one axis of a mesh."""
+        return self.mesh.get_group() if self.mesh.ndim == 1 else None
 
-        spread = DTensor.from_local(
-            y[0], self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
-        )
-        mapped = function(spread.full_tensor()[None])[0].contiguous()
-        sharded = distribute_tensor(mapped, self.mesh, self.placements, src_data_rank=None)
-        return sharded.to_local()[None]
+    def whole_shape(self, y: Tensor) -> torch.Size:
+        """Return the shape of the whole tensor."""
+        return self.shape
+
+    def gathered(self, y: Tensor) -> Tensor:
+        """Return the whole tensor, of which this process has the part y."""
+        from torch.distributed.tensor import DTensor
+
+        return DTensor.from_local(
+            y, self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
+        ).full_tensor()
+
+    def own_part(self, whole: Tensor) -> Tensor:
+        """Return the part of a whole tensor that belongs to this process."""
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(whole, self.mesh, self.placements, src_data_rank=None).to_local()
+
+    def _on_whole(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        mapped = function(self.gathered(y[0])[None])[0].contiguous()
+        return self.own_part(mapped)[None]
+
+
+class Replicated(MirrorMap):
+    """The map of a tensor that all processes of a group hold, as in ``DistributedDataParallel``.
+
+    Args:
+        mirror: Map of the tensor.
+        group: Processes with the same values of the tensor and of its gradients.
+    """
+
+    def __init__(self, mirror: MirrorMap, group: ProcessGroup) -> None:
+        super().__init__()
+        self.mirror = mirror
+        self.group = group
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Replicated:
+        # A process group cannot be copied.
+        return Replicated(copy.deepcopy(self.mirror, memo), self.group)
+
+    def _to_primal(self, y: Tensor) -> Tensor:
+        return self.mirror._to_primal(y)
+
+    def _direction(self, y: Tensor) -> Tensor:
+        return self.mirror._direction(y)
+
+    @property
+    def direction_size(self) -> float:
+        return self.mirror.direction_size
+
+    def whole_shape(self, y: Tensor) -> torch.Size:
+        """Return the shape of the tensor."""
+        return y.shape
+
+    def gathered(self, y: Tensor) -> Tensor:
+        """Return the tensor."""
+        return y
+
+    def own_part(self, whole: Tensor) -> Tensor:
+        """Return the tensor."""
+        return whole
+
+
+def replicas_of(model: nn.Module) -> ProcessGroup | None:
+    """Return the processes that hold copies of a model, or None if there are no others."""
+    wrapper: Any = getattr(model, "_orig_mod", model)
+    if type(wrapper).__name__ != "DistributedDataParallel":
+        return None
+    group: ProcessGroup = wrapper.process_group
+    return group if group.size() > 1 else None
 
 
 def true_anywhere(flags: Tensor, tensors: list[Tensor]) -> Tensor:

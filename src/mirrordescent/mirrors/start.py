@@ -53,7 +53,7 @@ def starts(tensors: Mapping[str, Tensor], roles: Mapping[str, Role]) -> dict[str
         roles: Roles by name.
 
     >>> import torch
-    >>> from mirrordescent.mirrors.roles import roles_of
+    >>> from mirrordescent.mirrors import roles_of
     >>> torch.manual_seed(0)
     <torch._C.Generator object at ...>
     >>> model = torch.nn.Sequential(torch.nn.Linear(99, 300), torch.nn.Linear(300, 9))

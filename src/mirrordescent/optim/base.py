@@ -423,7 +423,7 @@ class MirrorOptimizer(Optimizer):
             g = list(torch._foreach_neg(g))
         if weight_decay and not group["decoupled"]:
             g = list(torch._foreach_add(g, batch.x, alpha=float(weight_decay)))
-        rate.lr = float(group["lr"])
+        self._set_rate(number)
         if group.get("momentum") is not None:
             executor.set_momentum(group["momentum"])
         moves = rate.lr != 0
@@ -431,17 +431,34 @@ class MirrorOptimizer(Optimizer):
         if weight_decay and group["decoupled"]:
             decay = rate(group["k"] + 1) * weight_decay
             shrink = [1 - decay * size for size in self._decay_sizes(batch)]
-        executor.step(
-            batch._replace(gradients=g),
+        self._execute(number, batch._replace(gradients=g), moves, shrink)
+        if moves:
+            group["k"] += 1
+
+    def _set_rate(self, number: int) -> None:
+        """Set the factor of a group's step sizes for the next step."""
+        self._rates[number].lr = float(self.param_groups[number]["lr"])
+
+    def _execute(
+        self, number: int, batch: GradientBatch, moves: bool, shrink: list[float] | None
+    ) -> None:
+        """Step the parameters of a group in place.
+
+        Args:
+            number: Number of the group.
+            batch: Parameters, and gradients with everything that is added to them.
+            moves: Whether the parameters are stepped. If not, only changes are handled.
+            shrink: Factor of a decoupled weight decay of each parameter; None if there is none.
+        """
+        self._executors[number].step(
+            batch,
             self.state,
-            group["k"],
+            self.param_groups[number]["k"],
             tracker=self._tracker if self.track_changes else None,
             moves=moves,
             shrink=shrink,
             name_of=partial(self._name, number),
         )
-        if moves:
-            group["k"] += 1
 
     def _decay_sizes(self, batch: GradientBatch) -> list[float]:
         """Return the size of each parameter's steps, by which a decoupled decay is multiplied."""

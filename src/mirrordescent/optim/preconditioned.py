@@ -23,8 +23,8 @@ from mirrordescent.optim.base import Construction, Group, MirrorOptimizer, Param
 from mirrordescent.optim.geometry import GroupGeometry, MirrorLike, NamedTensor, load_entry
 from mirrordescent.optim.names import doubts_of_names, members_of, named_shapes
 from mirrordescent.optim.options import REFUSED_BY_PRECONDITIONED, Decoupled, Options
-from mirrordescent.optim.rate import LearningRate
-from mirrordescent.schedules import OverRun, ScheduleLike
+from mirrordescent.optim.rate import LearningRate, factor_of, has_scheduler, show_rate
+from mirrordescent.schedules import OverRun, Schedule, ScheduleLike
 
 LEARNING_RATE = 3e-3
 """Default for the geometry set by hand; a learned method has its own scales."""
@@ -64,7 +64,7 @@ class Preconditioned(MirrorOptimizer):
     Tensors with similar maps are stepped together. On a CPU, one call of a C kernel steps all
     matrices. Under ``DistributedDataParallel`` nothing changes. Under FSDP2 every process keeps its
     shard of the momentum. A direction depends on the whole tensor, so momenta are gathered one
-    tensor at a time; all processes compute the direction, and each keeps its part.
+    tensor at a time. One process computes the direction, and each keeps its part.
 
     Args:
         params: See :class:`MirrorOptimizer`, which also explains the arguments not listed here.
@@ -103,6 +103,9 @@ class Preconditioned(MirrorOptimizer):
     _steps: int | None = None
     _default_map: MirrorMap | None = None
     _doubts: str | None = None
+    _has_own_schedule = False
+    _reported_scheduler = False
+    _reported_end = False
 
     def __init__(
         self,
@@ -128,7 +131,8 @@ class Preconditioned(MirrorOptimizer):
         self._steps = steps
         self._default_map = spectral_by_kind() if mirror is None else None
         if options.get("t") is None:
-            options["t"] = _schedule_over(steps, learned)
+            options["t"] = self._own_schedule(learned)
+            self._has_own_schedule = isinstance(options["t"], Schedule)
         elif steps is not None:
             raise ValueError(
                 "give either steps, for a schedule over the run, or t, a schedule of your own"
@@ -182,14 +186,26 @@ class Preconditioned(MirrorOptimizer):
 
     def _construct_executor(self, number: int, group: Group) -> tuple[GroupExecutor, LearningRate]:
         group["weight_decay"] = Decoupled(group["weight_decay"])
-        mirror = group["mirror"]
-        if self._learned_method(mirror) is not None and float(group["lr"]) < SMALL_LEARNING_RATE:
-            warn_user(
-                f"lr = {float(group['lr']):g} multiplies the step sizes of {mirror!r}, which are "
-                f"learned: steps will be that many times their usual size. lr is 1 by default and "
-                f"rarely needs a change; learning rates of AdamW or Muon do not apply here",
-            )
+        group.setdefault("shown", None)
+        self._warn_of_small_rate(group)
         return super()._construct_executor(number, group)
+
+    def _warn_of_small_rate(self, group: Group) -> None:
+        """Warn if lr is a learning rate of AdamW, and the scales of steps are those of an entry.
+
+        A method that is given as an object, as in experiments that tune lr, is not warned of.
+        """
+        mirror = group["mirror"]
+        lr = factor_of(group)
+        if lr >= SMALL_LEARNING_RATE or not isinstance(mirror, str | Path):
+            return
+        if self._learned_method(mirror) is None:
+            return
+        warn_user(
+            f"lr = {lr:g} makes the learned steps of {Path(mirror).name} {1 / lr:.0f} times "
+            f"shorter. lr is a factor here, 1 by default: learning rates of AdamW or Muon do not "
+            f"apply. Omit lr, or try 0.3 or 3"
+        )
 
     def _decay_sizes(self, batch: GradientBatch) -> list[float]:
         return [update.mirror.direction_size for update in batch.updates]
@@ -201,9 +217,9 @@ class Preconditioned(MirrorOptimizer):
         from_defaults = (
             request.t is self.defaults["t"] and request.mirror is self.defaults["mirror"]
         )
-        if self._steps is None or not from_defaults:
+        if not self._has_own_schedule or not from_defaults:
             return request.t
-        return _schedule_over(self._steps, self._learned_method(mirror))
+        return self._own_schedule(self._learned_method(mirror))
 
     def _map_of(self, named: NamedTensor, mirror: MirrorMap) -> MirrorMap:
         if not is_sharded(named.tensor):
@@ -246,6 +262,55 @@ class Preconditioned(MirrorOptimizer):
                 break
             self._starts[name] = own
         return self._starts[name]
+
+    def _own_schedule(self, learned: methods.Preconditioned | None) -> ScheduleLike:
+        """Return the schedule over the run, or 1 if its length is not given."""
+        if self._steps is None:
+            return 1.0
+        return schedule_of(learned).over(self._steps)
+
+    def _set_rate(self, number: int) -> None:
+        group = self.param_groups[number]
+        self._rates[number].lr = factor_of(group)
+        if self._has_own_schedule:
+            self._warn_of_scheduler(group)
+            self._warn_of_end(group)
+
+    def _step_group(self, number: int, batch: GradientBatch, scale: float) -> None:
+        super()._step_group(number, batch, scale)
+        group = self.param_groups[number]
+        rate = self._rates[number]
+        show_rate(group, rate(max(1, group["k"])), rate.lr)
+
+    def _warn_of_scheduler(self, group: Group) -> None:
+        """Warn once if a scheduler of torch changes lr beside the schedule of this optimiser."""
+        if self._reported_scheduler or not has_scheduler(group):
+            return
+        # Distributed checkpoints set lr to 0 for a moment.
+        if float(group["lr"]) in (0.0, float(group["initial_lr"])):
+            return
+        self._reported_scheduler = True
+        warn_user(
+            f"a learning-rate scheduler multiplies the step sizes of {type(self).__name__}, which "
+            f"has a schedule of its own. Remove the scheduler (lr_scheduler_type='constant' in the "
+            f"Trainer of transformers), or leave the schedule to it: omit steps and pass t=1.0"
+        )
+
+    def _last_step(self, group: Group) -> int | None:
+        """Return the number of the last step that was announced."""
+        return self._steps
+
+    def _warn_of_end(self, group: Group) -> None:
+        """Warn once if a run goes on after the last step that was announced."""
+        last = self._last_step(group)
+        if self._reported_end or last is None or group["k"] < last:
+            return
+        self._reported_end = True
+        warn_user(
+            f"{type(self).__name__} takes step {group['k'] + 1} of a run of {last} steps. Step "
+            f"sizes were small at step {last} and stay small. Give the right number of optimiser "
+            f"steps (batches of all epochs over accumulated batches)"
+        )
 
     def _for_run(self, method: GradientMethod[Any]) -> GradientMethod[Any]:
         if self._steps is not None and isinstance(method, methods.DampedPreconditioned):
@@ -292,14 +357,12 @@ class Preconditioned(MirrorOptimizer):
         return role
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_roles", "_starts", "_maps", "_steps", "_default_map")
+        names = ("_roles", "_starts", "_maps", "_steps", "_default_map", "_has_own_schedule")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
 
 
-def _schedule_over(steps: int | None, learned: methods.Preconditioned | None) -> ScheduleLike:
-    """Return the schedule over a run of this many steps, or 1 if their number is not given."""
-    if steps is None:
-        return 1.0
+def schedule_of(learned: methods.Preconditioned | None) -> OverRun:
+    """Return the schedule of a learned method, or the default."""
     if learned is not None and isinstance(learned.t, OverRun):
-        return learned.t.over(steps)
-    return OverRun(steps)
+        return learned.t
+    return OverRun(1)
