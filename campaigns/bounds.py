@@ -644,8 +644,11 @@ def check(tally: Tally, name: str, case: Case) -> list[str]:
             excess = mpmath.nstr(mpmath.mpf(lower) - minimum, 5)
             tally.fault(name, f"lower {lower} above the minimum by {excess}")
             continue
-        if solution is not None and solution.statuses[sample] is Status.CONVERGED:
+        status = None if solution is None else solution.statuses[sample]
+        if solution is not None and status is Status.CONVERGED:
             _check_gap(tally, name, case.problem, solution, sample, minimum)
+        if status in (Status.INFEASIBLE, Status.UNBOUNDED) and mpmath.isfinite(minimum):
+            tally.fault(f"{name}, status", f"{status}, but the minimum is {minimum}")
         tally.note(name, OUTCOMES[0] if lower > -math.inf else OUTCOMES[1])
     return [] if solution is None else [str(status) for status in solution.statuses]
 
