@@ -103,6 +103,7 @@ class Preconditioned(MirrorOptimizer):
     _steps: int | None = None
     _default_map: MirrorMap | None = None
     _doubts: str | None = None
+    _roles_used = False
     _has_own_schedule = False
     _reported_scheduler = False
     _reported_end = False
@@ -165,6 +166,9 @@ class Preconditioned(MirrorOptimizer):
             **options,
         )
         self._tensors = {}
+        # Arguments that torch refuses are reported first.
+        if self._roles_used and self._doubts:
+            warn_user(self._doubts)
 
     def _find_roles(self, params: list[Any], given: Mapping[str, Role] | None) -> dict[str, Role]:
         """Return the roles of all parameters by name, or by position if they have no names."""
@@ -237,9 +241,7 @@ class Preconditioned(MirrorOptimizer):
             return named.map_from(mirror)
         if not isinstance(mirror, ByKind):
             return mirror
-        if self._doubts:
-            warn_user(self._doubts)
-            self._doubts = None
+        self._roles_used = True
         role = self._role_of(named)
         start = self._start_of(named) if mirror.needs_start else None
         key = (id(mirror), role, start)
