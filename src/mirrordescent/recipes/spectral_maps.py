@@ -365,8 +365,8 @@ class AdamW:
 def score(ratios: Tensor) -> float:
     """Return the mean of log ratios of losses to AdamW's, with a small weight of leads.
 
-    >>> score(torch.tensor([0.3, -0.3, math.inf]))
-    0.4
+    >>> score(torch.tensor([0.5, -1.5, math.inf]))
+    0.333...
     """
     bounded = ratios.clamp(max=WORST)
     return float(torch.where(bounded < 0, LEAD * bounded, bounded).mean())
