@@ -18,7 +18,7 @@ SIDE = 160
 """Side of a picture in pixels of the page."""
 
 MOST_PIXELS = 512
-"""Largest side of an embedded picture. Larger ones are thinned out."""
+"""Largest side of an embedded picture. Larger ones are subsampled."""
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
@@ -65,7 +65,7 @@ def curve(xs: Sequence[float], ys: Sequence[float], label: str) -> str:
 
 
 def picture(image: Tensor) -> str:
-    """Return an image (1 or 3 channels, height, width) with values from 0 to 1 as a PNG."""
+    """Return an image element of pixels (1 or 3 channels, height, width) from 0 to 1."""
     data = base64.b64encode(png(image)).decode()
     return (
         f'<img src="data:image/png;base64,{data}" alt="solution" '

@@ -186,7 +186,7 @@ def check_suitability(
     best = min(classical, key=lambda each: each.rehearsal.seconds, default=None)
     if best is None or not math.isfinite(best.rehearsal.seconds):
         raise ValueError(
-            f"no classical solver reaches a gap of {accuracy:g} in time: choose a larger accuracy, "
+            f"no classical solver reaches a gap of {accuracy:g} in time: choose a looser accuracy, "
             "or check the problems"
         )
     outside = None

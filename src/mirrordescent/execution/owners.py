@@ -22,8 +22,8 @@ SharedMap: TypeAlias = Gathered | Replicated
 def choose_owners(shapes: Sequence[tuple[int, ...]], processes: int) -> list[int]:
     """Return the process that owns each tensor, so that all have about the same work.
 
-    The largest tensor goes first, and each to the process with the least work. The work of a matrix
-    is that of a product with its shorter side.
+    Tensors are assigned in order of decreasing cost, each to the process with the smallest load.
+    The cost of a matrix is its number of entries times its shorter side.
 
     >>> choose_owners([(4, 4), (9, 9), (3,), (4, 4)], processes=2)
     [1, 0, 1, 1]

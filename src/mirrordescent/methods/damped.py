@@ -34,11 +34,13 @@ class DampedPreconditioned(AdaptivePreconditioned):
         r = ‖v‖/√(W_k p)                       W_k = 1 − β^(k+2), the sum of the weights in v
         x⁺ = (1 − t_k·decay)x − t_k r^η ℓ u/√(n⁺/w⁺)
 
-    Normalised directions do not tell gradients from noise. r does. v and p are sums over the same
-    gradients with the same weights, so r ≤ 1 by the inequality of Cauchy and Schwarz, and r = 1 if
-    all gradients are equal. If they are noise, momentum cancels them, and r tends to about
-    √((1 − β)/(1 + β)). r does not change if all gradients are multiplied by a number. η = 0 is
-    :class:`AdaptivePreconditioned`.
+    A normalised direction has the same length for signal and for noise; r distinguishes them. v and
+    p are sums over the same gradients with the same weights, so r ≤ 1 by the Cauchy–Schwarz
+    inequality, and r = 1 if all gradients are equal. If gradients are independent noise, r tends to
+    the root of the sum of the squared weights; without lookahead this is √((1 − β)/(1 + β)). r does
+    not change if all gradients are multiplied by a number. Other letters are those of
+    :class:`AdaptivePreconditioned`, and the formulas for p and W_k are those with lookahead. With
+    η = 0 the steps are those of :class:`AdaptivePreconditioned`.
 
     Args:
         mirror: Mirror map ψ.

@@ -29,8 +29,9 @@ def averaging_share(k: int, remaining: int | None = None) -> float:
 
     Args:
         k: Number of the step, counted from 1.
-        remaining: Number of steps after this one if it is known. The average is then at most that
-            long, and after the last step it is the iterate.
+        remaining: Number of steps after this one if it is known. The average then covers at most
+            about the last ``remaining`` + 1 iterates, and after the last step it equals the
+            iterate.
     """
     share = (EXPONENT + 1) / (k + EXPONENT)
     return share if remaining is None else max(share, 1 / (remaining + 1))

@@ -46,14 +46,15 @@ class SpectralDescent(Preconditioned):
     .. code-block:: none
 
         m⁺ = βm + (1 − β)g,    v = βm⁺ + (1 − β)g,    u = ∇ψ*(v), scaled to mean square 1
-        x⁺ = (1 − t_k ℓ w)x − t_k ℓ u/√n⁺               t_k = lr·s(k)
+        x⁺ = (1 − t_k ℓ w)x − t_k r^η ℓ u/√n⁺           t_k = lr·s(k)
 
     It is dual-space preconditioning (:class:`Preconditioned`), the dual twin of mirror descent: the
     mirror map acts on momenta instead of weights. The geometry is spectral. Matrices inside the
     network get a function of the singular values of their momentum, close to the polar factor of
     Muon; output layers, embeddings and vectors get powers of their entries. The size ℓ of the steps
     of a tensor depends on its role, width and depth, by laws that were learned on small networks of
-    several kinds, as were β, the second moments and the schedule s.
+    several kinds, as were β, η, the second moments and the schedule s. r is the ratio of signal to
+    noise of recent gradients (:class:`~mirrordescent.methods.DampedPreconditioned`).
 
     Roles are read from the layers of the model (:func:`~mirrordescent.mirrors.roles_of`).
     :meth:`summary` prints them. If parameters are given in groups, pass ``model=`` too.
@@ -296,8 +297,8 @@ class SpectralDescent(Preconditioned):
     def summary(self) -> None:
         """Print the role of every tensor, the matrices it is read as, and the size of its steps.
 
-        The size of a step is the root mean square of its entries, for the next step and for the
-        longest steps of the run, and as a share of the root mean square of the weights.
+        The column ``step`` is the root mean square of the entries of the next step. The column
+        ``of weights`` is its ratio to the root mean square of the weights.
         """
         rows = [("tensor", "shape", "role", "matrices", "inputs", "step", "of weights")]
         for number, group in enumerate(self.param_groups):

@@ -33,7 +33,7 @@ def is_infeasible(program: QP, sample: int, multipliers: Tensor) -> bool:
 
     Args:
         program: Batch of programs.
-        sample: Number of the program.
+        sample: Index of the program in the batch.
         multipliers: y, (m,).
     """
     if _too_large(program):
@@ -55,13 +55,14 @@ def is_infeasible(program: QP, sample: int, multipliers: Tensor) -> bool:
 
 
 def is_unbounded(program: QP, sample: int, direction: Tensor) -> bool:
-    """Return whether f falls without end along a direction d close to the given one.
+    """Return whether a direction d close to the given one proves that f has no minimum.
 
-    It does so from every point if Pd = 0, ⟨q, d⟩ < 0, and no constraint becomes more violated.
+    If Pd = 0, ⟨q, d⟩ < 0 and no constraint becomes more violated along d, f decreases without bound
+    along d from every point.
 
     Args:
         program: Batch of programs.
-        sample: Number of the program.
+        sample: Index of the program in the batch.
         direction: d, (n,).
     """
     if _too_large(program):

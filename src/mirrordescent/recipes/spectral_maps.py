@@ -95,7 +95,7 @@ OFF = {
 
 AnyTask: TypeAlias = Task | GeneralTask
 
-# Of tasks from scratch, those that others repeat at a higher cost are left out.
+# Leave out the tasks that repeat a cheaper task with more steps or larger batches.
 _REPEATED = ("MLP for longer", "plain CNN with large batches", "transformer for longer")
 ALL_LEARNING: tuple[AnyTask, ...] = (
     *(task for task in LEARNING if task.name not in _REPEATED),
@@ -174,7 +174,7 @@ class TaskFamily(ProblemFamily):
     def log_losses(self, make: Make, tasks: tuple[AnyTask, ...], seed: int) -> Tensor:
         """Return the logarithm of the held-out loss of each task at the end.
 
-        Losses that differ by orders of magnitude count a third.
+        Log losses of tasks with ``decades`` have the weight 1/3.
         """
         logs: list[float] = []
         for task in tasks:
@@ -345,7 +345,7 @@ class Candidate:
 
 
 class AdamW:
-    """A function that makes AdamW with a rise over a twentieth and a fall like a cosine.
+    """A function that makes AdamW with a linear warm-up and a cosine decay.
 
     Args:
         rate: Largest learning rate.
@@ -363,7 +363,7 @@ class AdamW:
 
 
 def score(ratios: Tensor) -> float:
-    """Return the mean of log ratios of losses to AdamW's, with a small weight of leads.
+    """Return the mean of log ratios of losses to AdamW's, where leads have the weight ``LEAD``.
 
     >>> score(torch.tensor([0.5, -1.5, math.inf]))
     0.333...
