@@ -75,6 +75,29 @@ def test_the_geometry_inverts_the_hessian_of_a_periodic_quadratic(prior):
     torch.testing.assert_close(problem.grad(d), g, rtol=0, atol=1e-5)
 
 
+def test_steps_of_length_one_are_safe(prior):
+    """P⁻¹ is at least the Hessian, so f falls by half of ⟨g, Pg⟩ from every point."""
+    y = noisy()
+    mask = torch.rand(2, 1, 14, 16, generator=torch.Generator().manual_seed(3)) > 0.3
+    kernel = gaussian_kernel(0.8).double()
+    inside = torch.zeros(2, 1, 14, 16, dtype=torch.bool)
+    rows, columns = (side // 2 for side in kernel.shape)
+    inside[..., rows:-rows, columns:-columns] = True
+    method = RidgeMomentum(1.0, 0.5, share=1.0)  # the iterate does not depend on the momentum
+    for problem in (
+        prior_restoration(y, 0.1, prior, mask=mask, anchor=0.05),
+        prior_restoration(y, 0.1, prior, operator=Blur(kernel), mask=inside, anchor=0.05),
+    ):
+        for seed in range(20):
+            generator = torch.Generator().manual_seed(seed)
+            x = y + 10.0 ** (seed % 4 - 3) * torch.randn(y.shape, generator=generator, dtype=DOUBLE)
+            g = problem.grad(x)
+            after = method.update(method.init(x, problem), g).iterate
+            decrease = 0.5 * (g * (x - after)).sum((1, 2, 3))
+            bound = problem.value(x) - decrease
+            assert bool((problem.value(after) <= bound + 1e-12 * problem.value(x)).all())
+
+
 @pytest.mark.parametrize("share", [0.0, 0.7])
 def test_denoising_ends_with_a_proof(prior, share):
     problem = prior_denoising(noisy(), torch.tensor([0.05, 0.1], dtype=DOUBLE), prior)

@@ -9,11 +9,17 @@ import mirrordescent as md
 from mirrordescent import recipes, zoo
 from mirrordescent.learn import Draw
 from mirrordescent.methods.ridge_momentum import RidgeMomentum
-from mirrordescent.problems import RidgePrior, prior_denoising
-from mirrordescent.recipes import prior_recipes, ridge_steps
+from mirrordescent.problems import RidgePrior, RidgeTable, prior_denoising
+from mirrordescent.recipes import prior_recipes
+from mirrordescent.recipes.damaged_pictures import DamagedPictures
 from mirrordescent.recipes.prior_recipes import PriorPictures, PriorStage, first_prior
 from mirrordescent.recipes.ridge_priors import PatchBatch, PriorSettings
-from mirrordescent.recipes.ridge_steps import GradientStage, StepSettings, gradient_losses
+from mirrordescent.recipes.ridge_steps import (
+    GradientStage,
+    Steps,
+    StepSettings,
+    gradient_losses,
+)
 from mirrordescent.schedules import Prefix
 
 TINY = PriorSettings(
@@ -68,13 +74,48 @@ def test_the_loss_is_the_norm_of_gradients_of_a_run():
     torch.testing.assert_close(found, (square / first).log(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("make", [ridge_steps.scheduled, ridge_steps.constant])
-def test_schedules_are_learned_and_an_interrupted_run_continues(make, tmp_path):
+def with_convex_profiles(prior):
+    """Return a prior whose convex profiles are Huber functions."""
+    ends = torch.ones(1, len(prior.filters), 1)
+    table = RidgeTable(torch.tensor([0.05]), ends[..., 0] * 0, torch.ones(1), 0.5 * ends)
+    return RidgePrior(prior.filters, prior.weak, table)
+
+
+def damaged_family(damage):
+    pictures = smooth_pictures(3)
+    prior = with_convex_profiles(first_prior(TINY))
+    return DamagedPictures(pictures, smooth_pictures(2), prior, damage, size=24)
+
+
+@pytest.mark.parametrize("damage", ["holes", "blur"])
+def test_damaged_pictures_are_restored(damage):
+    """The minimiser is nearer to the picture than the start, and the derivatives are right."""
+    family = damaged_family(damage)
+    draw = family.validation(2)
+    run = md.solve(draw.problem, RidgeMomentum(1.0, 0.8, share=1.0), draw.x0, iterations=200)
+    assert bool((run.value < draw.problem.value(draw.x0)).all())
+    assert float(draw.problem.grad(run.x).norm()) < 1e-3 * float(draw.problem.grad(draw.x0).norm())
+    draw = Draw(draw.problem.double(), draw.x0.double())
+    t = Prefix(torch.tensor([1.0, 0.9], dtype=torch.float64), extension="last")
+    method = RidgeMomentum(t, 0.5, share=1.0)
+    gradient_losses(method, draw, (3,)).sum().backward()
+    values = []
+    for change in (1e-5, -1e-5):
+        with torch.no_grad():
+            t.values[1] += change
+            values.append(float(gradient_losses(method, draw, (3,)).sum()))
+            t.values[1] -= change
+    expected = (values[0] - values[1]) / 2e-5
+    assert float(t.values.grad[1]) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("steps", [Steps(4, 1.3, 0.55), Steps(4, 1.3, 0.55, scheduled=False)])
+def test_schedules_are_learned_and_an_interrupted_run_continues(steps, tmp_path):
     family = small_family()
     settings = StepSettings(meta_steps=6, batch=2, targets=(3,), save_every=3)
     work = {"oracle": None, "resume": True, "progress": False}
     stage = GradientStage(settings)
-    start = make(None, family)
+    start = steps.method(None, family)
     draw = family.validation(4)
 
     @torch.no_grad()
@@ -100,20 +141,25 @@ def test_schedules_are_learned_and_an_interrupted_run_continues(make, tmp_path):
 
     some = ThreeDraws(family.training, family.held_out, family.prior, size=16)
     with pytest.raises(Interrupted):
-        stage.run(make(None, family), some, folder=tmp_path / "parts", **work)
-    again, _ = stage.run(make(None, family), family, folder=tmp_path / "parts", **work)
+        stage.run(steps.method(None, family), some, folder=tmp_path / "parts", **work)
+    again, _ = stage.run(steps.method(None, family), family, folder=tmp_path / "parts", **work)
     for expected, found in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.equal(expected, found)
     other = GradientStage(replace(settings, seed=1))
     with pytest.raises(ValueError, match="other settings"):
-        other.run(make(None, family), family, folder=tmp_path / "parts", **work)
+        other.run(steps.method(None, family), family, folder=tmp_path / "parts", **work)
 
 
-def test_a_recipe_makes_the_entry_of_the_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(ridge_steps, "LENGTH", 3)
-    recipe = replace(
-        recipes.recipe("photo-prior-denoise"), family=lambda directory: small_family(), problems=2
-    )
+@pytest.mark.parametrize(
+    ("name", "family", "parameters"),
+    [
+        ("photo-prior-denoise", small_family, 22),
+        ("photo-prior-inpaint", lambda: damaged_family("holes"), 82),
+        ("photo-prior-deblur-control", lambda: damaged_family("blur"), 82),
+    ],
+)
+def test_a_recipe_makes_the_entry_of_the_steps(name, family, parameters, tmp_path):
+    recipe = replace(recipes.recipe(name), family=lambda directory: family(), problems=2)
     path = recipe.train(
         tmp_path / "runs",
         tmp_path,
@@ -121,7 +167,7 @@ def test_a_recipe_makes_the_entry_of_the_steps(tmp_path, monkeypatch):
         progress=False,
     )
     card = zoo.card(path)
-    assert card.parameters == 6
+    assert card.parameters == parameters
     assert card.stages[0]["settings"]["meta_steps"] == 2
     assert len(card.held_out["steps to 0.001"]) == 2
     assert isinstance(zoo.load(path), md.methods.TangentBound)

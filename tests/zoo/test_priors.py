@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import mirrordescent as md
 from mirrordescent import data
 from mirrordescent.problems import RidgePrior, prior_denoising, prior_restoration
+from mirrordescent.problems.prior_problems import FILLING_LEVEL
 
 NAMES = ["photo-prior", "photo-prior-grey"]
 
@@ -59,8 +60,8 @@ def test_noise_is_removed_with_a_proof(prior, sigma):
 def test_holes_are_filled_better_than_by_their_neighbours(prior):
     clean = crop(prior)
     mask = torch.rand(1, 1, 48, 48, generator=torch.Generator().manual_seed(1)) > 0.3
-    problem = prior_restoration(clean, 0.01, prior, mask=mask)
+    problem = prior_restoration(clean, FILLING_LEVEL, prior, mask=mask)
     start = problem.parts[1].centre
-    x = md.solve(problem, md.methods.LBFGS(), start, iterations=40).x
+    x = md.solve(problem, md.zoo.load("photo-prior-inpaint"), start, iterations=150).x
     hidden = ~mask.expand_as(clean)
     assert decibels(x[hidden], clean[hidden]) > decibels(start[hidden], clean[hidden]) + 1

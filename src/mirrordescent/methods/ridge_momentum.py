@@ -17,9 +17,6 @@ from mirrordescent.problems.operators import Blur
 from mirrordescent.schedules import ScheduleLike, as_schedule
 from mirrordescent.trees import Tree, per_sample
 
-NEAR = 3
-"""Number of pieces of a profile, from 0, whose mean slope is its typical curvature."""
-
 
 class RidgeMomentumState(NamedTuple):
     """Steps taken, the extrapolated point, the iterate, and the geometry.
@@ -36,18 +33,20 @@ class RidgeMomentumState(NamedTuple):
 
 
 class RidgeMomentum(GradientMethod[RidgeMomentumState]):
-    """Accelerated gradient steps in a spectral geometry. For k = 0, 1, …, with g = ∇f(x):
+    """Accelerated gradient steps in a spectral geometry. For k = 1, 2, …, with g = ∇f(x):
 
     .. code-block:: none
 
         u⁺ = x − t_k Pg,    x⁺ = u⁺ + β_k (u⁺ − u)
-        P  = F⁻¹ (q |Â|² + r + s Σₖ mₖ ŵₖŵₖᴴ)⁻¹ F
+        P  = F⁻¹ (|Â|² + r + s Σⱼ mⱼ ŵⱼŵⱼᴴ)⁻¹ F
 
-    P approximates the inverse Hessian of f at a typical picture, by a channels × channels matrix at
-    every frequency. It is applied by FFT, which is cheap beside the filter bank. mₖ is the mean
-    slope of the profile φₖ′ near 0, q the share of observed pixels, Â the transform of a blur and r
-    the weight of quadratic terms. If s = 0, P = I/L with the smoothness L of f, and the method is
-    Nesterov's with momentum β_k.
+    F is the discrete Fourier transform, Â the transform of a blur, ŵⱼ that of filter j, mⱼ the
+    largest slope of its profile φⱼ′, and r the weight of quadratic terms. So P is a channels ×
+    channels matrix at every frequency, which is cheap beside the filter bank. An operator that is
+    not a blur is replaced by its norm. With s = 1, P⁻¹ bounds the Hessian of f from above if the
+    blurred pixels near the border are masked, as in a restoration. Then a step with t_k = 1 and
+    without momentum does not increase f. If s = 0, P = I/L with the smoothness L of f, and the
+    method is Nesterov's with momentum β_k.
 
     The answer is the point x of the next gradient, so one gradient serves the bound and the step.
 
@@ -116,7 +115,7 @@ def _inverse_symbol(problem: Problem, x: Tensor, share: float) -> Tensor:
         )
     composite = cast(Composite, problem)
     (term,) = ridges
-    slopes = term.profile.slopes()[..., :NEAR].mean(-1).clamp(min=0)
+    slopes = term.profile.slopes().amax(-1).clamp(min=0)
     weight = torch.as_tensor(term.scaled_weight, dtype=x.dtype, device=x.device)
     slopes = share * weight.reshape(-1, 1) * slopes.reshape(-1, len(term.filters))
     size = x.shape[-2:]
@@ -134,16 +133,13 @@ def _inverse_symbol(problem: Problem, x: Tensor, share: float) -> Tensor:
 
 
 def _data_symbol(fit: SquaredError, size: torch.Size) -> Tensor:
-    """Return c·q·|Â|² at all frequencies, (1 or batch, rows, columns).
+    """Return c|Â|² at all frequencies, (1 or batch, rows, columns).
 
-    An operator that is not a blur is replaced by its norm.
+    An operator that is not a blur is replaced by its norm. A mask makes the data term smaller.
     """
-    frequencies = (1, size[0], size[1] // 2 + 1)
-    observed = 1.0 if fit.mask is None else float(fit.mask.to(fit.y).mean())
     if isinstance(fit.operator, Blur):
         kernel = fit.operator.kernel.to(fit.y)
         kernel = kernel if kernel.ndim == 3 else kernel.unsqueeze(0)
-        square = torch.fft.rfft2(kernel, s=size).abs().square()
-    else:
-        square = fit.y.new_full(frequencies, fit.operator_norm**2)
-    return fit.curvature * observed * square
+        return fit.curvature * torch.fft.rfft2(kernel, s=size).abs().square()
+    frequencies = (1, size[0], size[1] // 2 + 1)
+    return fit.y.new_full(frequencies, fit.curvature * fit.operator_norm**2)

@@ -16,6 +16,10 @@ from mirrordescent.problems.tv import fill_holes
 
 ANCHOR = 0.002
 """Default weight of the quadratic term of :func:`prior_restoration`."""
+FILLING_LEVEL = 0.005
+"""Noise level of the convex profiles for missing pixels without noise.
+
+It is the smallest level of a table. Larger ones are learned from noise and blur."""
 
 
 def prior_denoising(y: Tensor, sigma: float | Tensor, prior: RidgePrior) -> Composite:

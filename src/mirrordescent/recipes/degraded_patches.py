@@ -13,17 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from mirrordescent.problems.prior_problems import ANCHOR
+from mirrordescent.problems.prior_problems import ANCHOR, FILLING_LEVEL
 from mirrordescent.problems.tv import fill_holes
 from mirrordescent.trees import per_sample
 
 Degrade = Literal["noise", "holes", "blur"]
 MARGIN = 3
 """Width of the border of a patch that does not count, because few filters fit there."""
-FILLING_LEVEL = 0.005
-"""Noise level of the convex profiles for missing pixels without noise.
-
-It is the smallest level of a table. Larger ones are learned from noise and blur."""
 BLUR_LEVELS = (0.008, 0.04)
 """Smallest and largest noise of blurred patches."""
 BLUR_SIDE = 13
@@ -74,7 +70,7 @@ def holey_patches(clean: Tensor, generator: Generator) -> DegradedPatches:
 
     There is no noise, and the noise level of the prior is :data:`FILLING_LEVEL`.
     """
-    masks = [_random_mask(clean.shape[-1], generator) for _ in range(len(clean))]
+    masks = [random_mask(clean.shape[-1], generator) for _ in range(len(clean))]
     mask = torch.stack(masks).to(clean).unsqueeze(1)
     centre = fill_holes(clean, mask)
     sigma = clean.new_full((len(clean),), FILLING_LEVEL)
@@ -93,7 +89,7 @@ def blurred_patches(clean: Tensor, generator: Generator) -> DegradedPatches:
     kernel of its own for every patch.
     """
     batch, channels, height, width = clean.shape
-    kernels = torch.stack([_random_kernel(generator) for _ in range(batch)])
+    kernels = torch.stack([random_kernel(generator) for _ in range(batch)])
     bank = kernels.repeat_interleave(channels, 0).unsqueeze(1)
 
     def blur(x: Tensor) -> Tensor:
@@ -103,7 +99,7 @@ def blurred_patches(clean: Tensor, generator: Generator) -> DegradedPatches:
         spread = F.conv_transpose2d(y, bank, groups=batch * channels)
         return spread.reshape(batch, channels, height, width)
 
-    sigma = _log_uniform(BLUR_LEVELS, batch, generator)
+    sigma = log_uniform(BLUR_LEVELS, batch, generator)
     blurred = blur(clean)
     noise = torch.randn(blurred.shape, generator=generator)
     y = blurred + sigma.repeat_interleave(channels).reshape(1, -1, 1, 1) * noise
@@ -132,13 +128,13 @@ def _inner(like: Tensor, margin: int) -> Tensor:
     return inner
 
 
-def _log_uniform(limits: Sequence[float], count: int, generator: Generator) -> Tensor:
+def log_uniform(limits: Sequence[float], count: int, generator: Generator) -> Tensor:
     """Return random numbers whose logarithms are uniform."""
     low, high = limits
     return low * torch.exp(torch.rand(count, generator=generator) * math.log(high / low))
 
 
-def _random_mask(side: int, generator: Generator) -> Tensor:
+def random_mask(side: int, generator: Generator) -> Tensor:
     """Return a mask of known pixels, (side, side)."""
     kind, *numbers = torch.rand(4, generator=generator).tolist()
     if kind < 0.4:
@@ -165,7 +161,7 @@ def _random_mask(side: int, generator: Generator) -> Tensor:
     return ~missing
 
 
-def _random_kernel(generator: Generator) -> Tensor:
+def random_kernel(generator: Generator) -> Tensor:
     """Return a Gaussian or a motion kernel with sum 1."""
     kind, size, angle = torch.rand(3, generator=generator).tolist()
     offsets = torch.arange(BLUR_SIDE) - BLUR_SIDE // 2

@@ -1,4 +1,8 @@
-"""Recipe of ``photo-prior-denoise``: step sizes and momenta for denoising with a learned prior.
+"""Recipes of the learned step sizes for restoration with a learned prior.
+
+``photo-prior-denoise``, ``photo-prior-inpaint`` and ``photo-prior-deblur`` are step sizes and
+momenta of :class:`~mirrordescent.methods.RidgeMomentum`. The last two take their steps in the
+spectral geometry of the prior.
 
 The gap of a strongly convex problem is proven by f(x) − min f ≤ ‖∇f(x)‖²/(2μ). So the schedules
 are learned such that ‖∇f‖ is small after a given number of steps:
@@ -9,16 +13,17 @@ are learned such that ‖∇f‖ is small after a given number of steps:
 
 It is differentiated through all steps. The derivative of ∇f is the Hessian, which is symmetric.
 
-The method has no mirror map. Its control has the same steps with one step size and one momentum
-for all k, learned alike. It shows what the schedules achieve.
+Each control is learned with the same settings. The control of a spectral geometry has P = I/L. The
+control of ``photo-prior-denoise``, which has no geometry, has one step size and one momentum for
+all k.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,28 +41,28 @@ from mirrordescent.learn.tables import changed
 from mirrordescent.methods.ridge_momentum import RidgeMomentum
 from mirrordescent.methods.tangent_bound import TangentBound
 from mirrordescent.problems import Composite, LearnedRidges, RidgePrior
+from mirrordescent.recipes.damaged_pictures import Damage, DamagedPictures
 from mirrordescent.recipes.prior_recipes import PriorPictures
-from mirrordescent.schedules import Prefix, Scalar
+from mirrordescent.schedules import Prefix, Scalar, Schedule
 from mirrordescent.solving import gap, solve
 from mirrordescent.trees import sum_per_sample
 
-ENTRY = "photo-prior-denoise"
-CONTROL_ENTRY = ENTRY + CONTROL
 PRIOR = "photo-prior"
-"""Entry whose denoising problems are solved."""
+"""Entry whose problems are solved."""
 NOISE = (0.015, 0.15)
-"""Smallest and largest noise level of the problems."""
-LENGTH = 11
-"""Number of learned step sizes and momenta; the last ones are repeated."""
-FIRST_STEP = 1.3
-FIRST_MOMENTUM = 0.55
-"""Step size, in units of 1/L, and momentum with which learning begins."""
+"""Smallest and largest noise level of denoising."""
 RANGE = {"t": (0.05, 4.0), "momentum": (0.01, 1.5)}
 """Smallest and largest step sizes and momenta."""
-FIRST_BOUND = 7
-"""Number of steps before the first bound of the entry."""
 TOLERANCE = 1e-3
 """Relative gap whose number of steps is reported."""
+REPORTED = 12
+"""Number of steps after which proven gaps are reported."""
+LONGEST = 300
+"""Number of steps after which a run of the evaluation ends."""
+TERMS = (
+    "The training part of BSDS500, for non-commercial research and educational purposes. "
+    "No picture is part of the entry."
+)
 
 
 def noisy_crops(directory: Path | None) -> ProblemFamily:
@@ -67,8 +72,19 @@ def noisy_crops(directory: Path | None) -> ProblemFamily:
     return PriorPictures(training, data.bsds500("val", directory), prior, noise=NOISE)
 
 
+def damaged_crops(task: Damage) -> Callable[[Path | None], ProblemFamily]:
+    """Return the function that reads BSDS500 and damages its crops."""
+
+    def family(directory: Path | None) -> ProblemFamily:
+        prior = cast(RidgePrior, zoo.load(PRIOR))
+        training = data.bsds500("train", directory)
+        return DamagedPictures(training, data.bsds500("val", directory), prior, task)
+
+    return family
+
+
 class _Gradient(torch.autograd.Function):
-    """∇f(x), with the Hessian of f as its derivative."""
+    """∇f(x), with the Hessian of f as its derivative. Terms that are not ridges are quadratic."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, problem: Composite) -> Tensor:
@@ -80,8 +96,13 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, *vectors: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         (v,) = vectors
-        term = cast(LearnedRidges, ctx.problem.parts[0])
-        return v + term.hessian_product(x, v), None
+        ridges = [part for part in ctx.problem.parts if isinstance(part, LearnedRidges)]
+        others = [part for part in ctx.problem.parts if not isinstance(part, LearnedRidges)]
+        quadratic = Composite(ctx.problem.smooth, others)
+        product = quadratic.grad(v) - quadratic.grad(torch.zeros_like(v))
+        for term in ridges:
+            product = product + term.hessian_product(x, v)
+        return product, None
 
 
 def gradient_losses(method: RidgeMomentum, draw: Draw, targets: Sequence[int]) -> Tensor:
@@ -226,12 +247,12 @@ def steps_to_a_proof(method: Any, draw: Draw, use: Numbers) -> Numbers:
     """
     problem = cast(Composite, draw.problem)
     run = TangentBound(method.method, first=1)
-    found = solve(problem, run, draw.x0, iterations=60, check_every=1, stop=gap(TOLERANCE))
+    found = solve(problem, run, draw.x0, iterations=LONGEST, check_every=1, stop=gap(TOLERANCE))
     start = problem.value(cast(Tensor, draw.x0))
     convexity = problem.strong_convexity()
     state = method.method.init(draw.x0, problem)
     gaps: dict[str, float] = {}
-    for k in range(1, LENGTH + 2):
+    for k in range(1, REPORTED + 1):
         state = method.method.update(state, problem.grad(state.x))
         bound = sum_per_sample(problem.grad(state.x).square()) / (2 * convexity)
         decrease = start - problem.value(state.x) + bound
@@ -244,37 +265,144 @@ def steps_to_a_proof(method: Any, draw: Draw, use: Numbers) -> Numbers:
     }
 
 
-def scheduled(generator: Generator, family: ProblemFamily) -> TangentBound:
-    """Return the method with one step size and one momentum for every step."""
-    t = Prefix([FIRST_STEP] * LENGTH, extension="last")
-    momentum = Prefix([FIRST_MOMENTUM] * LENGTH, extension="last")
-    return TangentBound(RidgeMomentum(t, momentum), FIRST_BOUND)
+@dataclass(frozen=True)
+class Steps:
+    """The steps with which learning begins.
+
+    Args:
+        length: Number of step sizes and momenta; later steps use the last pair. If the length
+            exceeds the last target of learning, the last pair is not learned and stays safe.
+        t: Step size.
+        momentum: Momentum.
+        share: Weight of the prior in the geometry; 0 for the identity.
+        scheduled: Whether every step has its own step size and momentum.
+        first_bound: Number of steps before the first bound.
+    """
+
+    length: int
+    t: float
+    momentum: float
+    share: float = 0.0
+    scheduled: bool = True
+    first_bound: int = 0
+
+    def method(self, generator: Generator | None, family: ProblemFamily) -> TangentBound:
+        """Return the method."""
+        t = self._schedule(self.t)
+        momentum = self._schedule(self.momentum)
+        return TangentBound(RidgeMomentum(t, momentum, self.share), self.first_bound)
+
+    def _schedule(self, value: float) -> Schedule:
+        if self.scheduled:
+            return Prefix([value] * self.length, extension="last")
+        return Scalar(nn.Parameter(torch.tensor(value)))
 
 
-def constant(generator: Generator, family: ProblemFamily) -> TangentBound:
-    """Return the method with one step size and one momentum for all steps."""
-    t = Scalar(nn.Parameter(torch.tensor(FIRST_STEP)))
-    momentum = Scalar(nn.Parameter(torch.tensor(FIRST_MOMENTUM)))
-    return TangentBound(RidgeMomentum(t, momentum), FIRST_BOUND)
+DENOISING = Steps(11, 1.3, 0.55, first_bound=7)
+INPAINTING = Steps(41, 1.0, 0.9, share=1.0, first_bound=20)
+DEBLURRING = Steps(41, 1.0, 0.9, share=1.0, first_bound=15)
+LATER = StepSettings(meta_steps=60, targets=(20, 40), learning_rate=0.04)
+"""Settings for runs that need more steps."""
 
 
-_DESCRIPTIONS = {
-    ENTRY: "Accelerated gradient steps for denoising with photo-prior, with a proof of the gap.",
-    CONTROL_ENTRY: f"The control of {ENTRY}: one step size and one momentum, learned alike.",
-}
-RIDGE_STEP_RECIPES = {
-    name: Recipe(
+@dataclass(frozen=True)
+class StepTask:
+    """Problems for which steps are learned.
+
+    Args:
+        family: Function that reads the pictures, given their directory.
+        settings: Settings of learning.
+        on: Description of the problems.
+    """
+
+    family: Callable[[Path | None], ProblemFamily]
+    settings: StepSettings
+    on: str
+
+
+DENOISE = StepTask(
+    noisy_crops,
+    StepSettings(),
+    f"prior_denoising of BSDS500 crops with {PRIOR}, noise from {NOISE[0]} to {NOISE[1]}",
+)
+INPAINT = StepTask(
+    damaged_crops("holes"),
+    LATER,
+    f"prior_restoration of BSDS500 crops with {PRIOR}: missing pixels, lines and blocks",
+)
+DEBLUR = StepTask(
+    damaged_crops("blur"),
+    LATER,
+    f"prior_restoration of BSDS500 crops with {PRIOR}: Gaussian and motion blur",
+)
+
+
+def steps_recipe(name: str, task: StepTask, steps: Steps, description: str) -> Recipe:
+    """Return the recipe of an entry.
+
+    Args:
+        name: Name of the entry.
+        task: Problems.
+        steps: First steps.
+        description: One sentence for its card.
+    """
+    return Recipe(
         name,
         description,
-        noisy_crops,
-        scheduled if name == ENTRY else constant,
-        [GradientStage(StepSettings())],
-        on=f"prior_denoising of BSDS500 crops with {PRIOR}, noise from {NOISE[0]} to {NOISE[1]}",
-        data="The training part of BSDS500, for non-commercial research and educational purposes. "
-        "No picture is part of the entry.",
+        task.family,
+        steps.method,
+        [GradientStage(task.settings)],
+        on=task.on,
+        data=TERMS,
         evaluate=steps_to_a_proof,
         problems=12,
     )
-    for name, description in _DESCRIPTIONS.items()
+
+
+def without_geometry(steps: Steps) -> Steps:
+    """Return the first steps of a control with the identity as its geometry."""
+    return replace(steps, share=0.0, t=1.3)
+
+
+RIDGE_STEP_RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        steps_recipe(
+            "photo-prior-denoise",
+            DENOISE,
+            DENOISING,
+            "Accelerated gradient steps for denoising with photo-prior, with a proof of the gap.",
+        ),
+        steps_recipe(
+            "photo-prior-denoise" + CONTROL,
+            DENOISE,
+            replace(DENOISING, scheduled=False),
+            "The control of photo-prior-denoise, with one step size and one momentum.",
+        ),
+        steps_recipe(
+            "photo-prior-inpaint",
+            INPAINT,
+            INPAINTING,
+            "Accelerated steps in the geometry of photo-prior, for missing pixels, with a proof.",
+        ),
+        steps_recipe(
+            "photo-prior-inpaint" + CONTROL,
+            INPAINT,
+            without_geometry(INPAINTING),
+            "The control of photo-prior-inpaint, with the identity as its geometry.",
+        ),
+        steps_recipe(
+            "photo-prior-deblur",
+            DEBLUR,
+            DEBLURRING,
+            "Accelerated steps in the geometry of photo-prior, for blur, with a proof of the gap.",
+        ),
+        steps_recipe(
+            "photo-prior-deblur" + CONTROL,
+            DEBLUR,
+            without_geometry(DEBLURRING),
+            "The control of photo-prior-deblur, with the identity as its geometry.",
+        ),
+    )
 }
-"""Recipes of the steps and of their control."""
+"""Recipes of the steps and of their controls."""

@@ -6,17 +6,15 @@ import copy
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mirrordescent import kernels, zoo
 from mirrordescent._internal.suggestions import require_known
-from mirrordescent.methods import Method
-from mirrordescent.methods.ridge_momentum import RidgeMomentum
 from mirrordescent.methods.tangent_bound import TangentBound
 from mirrordescent.problems import RidgePrior
+from mirrordescent.problems.prior_problems import FILLING_LEVEL
 from mirrordescent.restore.degradation import Degradation
 from mirrordescent.restore.objectives import DegradedVariation
 from mirrordescent.restore.planning import RestorationPlan, Task
@@ -33,11 +31,24 @@ ENTRIES = {3: "photo-prior", 1: "photo-prior-grey"}
 PRIOR_TASKS: tuple[Task, ...] = ("denoise",)
 LEAST_LEVEL = 0.0
 LARGEST_LEVEL = 0.2
-DENOISING_METHOD = "photo-prior-denoise"  # entry of the learned steps
+# Entries of the learned steps.
+METHODS: dict[Task, str] = {
+    "denoise": "photo-prior-denoise",
+    "inpaint": "photo-prior-inpaint",
+    "deblur": "photo-prior-deblur",
+    "upsample": "photo-prior-deblur",
+}
 # Weights of blurred and of small photographs, relative to those of noisy ones.
 DEBLURRING = 0.27
 UPSAMPLING = 0.1
 LEAST_NOISE = 0.004  # assumed where an operator is undone, which amplifies the smallest errors
+# Smallest noise levels of a prior.
+LEAST_LEVELS: dict[Task, float] = {
+    "denoise": 0.0,
+    "inpaint": FILLING_LEVEL,
+    "deblur": LEAST_NOISE,
+    "upsample": LEAST_NOISE,
+}
 # Iterations of the method of a prior, and the steps before its first bound.
 PRIOR_ITERATIONS: dict[Task, int] = {
     "denoise": 100,
@@ -126,7 +137,7 @@ def prior_objective(
         levels: Standard deviations of the noise.
         prior: The prior.
     """
-    least = 0.0 if request.task == "denoise" else LEAST_NOISE
+    least = LEAST_LEVELS[request.task]
     sigma = [request.strength * max(level, least) for level in levels]
     noise = torch.tensor(sigma, dtype=y.dtype, device=y.device)
     # A copy, because a loaded prior is shared.
@@ -140,20 +151,16 @@ def prior_plan(request: Request, plan: RestorationPlan) -> RestorationPlan:
         request: What is to be done.
         plan: Plan for total variation.
     """
-    steps: Method[Any] = RidgeMomentum(1.0, 0.7)
-    label = "ridge-momentum"
-    if request.task == "denoise":
-        learned = _load(DENOISING_METHOD)
-        assert isinstance(learned, TangentBound)
-        steps = learned.method
-        label = DENOISING_METHOD
-    method = TangentBound(steps, FIRST_BOUND, within=plan.tolerance)
+    entry = METHODS[request.task]
+    learned = _load(entry)
+    assert isinstance(learned, TangentBound)
+    method = TangentBound(learned.method, FIRST_BOUND, within=plan.tolerance)
     iterations = plan.requested_iterations or PRIOR_ITERATIONS[request.task]
     if plan.fused:
         kernels.library()  # raises an error if there are no compiled kernels
     return replace(
         plan,
-        label=label,
+        label=entry,
         method=method,
         iterations=iterations,
         then="",

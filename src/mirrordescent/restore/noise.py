@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import zoo
+from mirrordescent._internal.deprecation import OUTLOOK
 from mirrordescent.restore.compression import Compression, standard_compression
 from mirrordescent.restore.diagonal_details import level_of_light
 from mirrordescent.restore.noise_features import noise_features, smooth_patch_level
@@ -72,7 +73,7 @@ def estimate_noise(
     """
     if halved:
         warnings.warn(
-            "estimate_noise(halved=...) is deprecated: use compression=...",
+            f"estimate_noise(halved=...) was renamed to compression=...; {OUTLOOK}",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -5,7 +5,6 @@ NAME is its newest version. Optimisers store the version in their states.
 """
 
 import builtins
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +42,7 @@ RENAMED = {
     "ellipse-denoise-spectral": "ellipse-denoise-stencil",
     "mnist49-svm": "mnist49-svm-pair",
 }
-"""New names of entries by the names of version 0.1, which are accepted until 0.3."""
+"""New names of entries by the names of version 0.1, for messages."""
 
 __all__ = [
     "Card",
@@ -209,8 +208,7 @@ def _located(name: str | Path) -> tuple[Path, str, int | None]:
         return path.parent, path.name, number
     new_name = RENAMED.get(base)
     if new_name is not None:
-        warnings.warn(f"the entry {base} is called {new_name} now", FutureWarning, stacklevel=4)
-        base = new_name
+        raise KeyError(f"the entry {base} was renamed in version 0.2: load {new_name!r}")
     if base not in list():
         raise KeyError(unknown(base, list(), "entry of the zoo"))
     return FOLDER, base, number
