@@ -15,12 +15,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from random import Random
 from typing import Any
 
 import mpmath
 import torch
+from gmpy2 import mpq
 from torch import Tensor
 
 import mirrordescent as md
@@ -610,15 +610,15 @@ def run(tally: Tally) -> None:
     offset = tally.random.randrange(len(pairs))
     for number in tally.cases():
         formula, kind = pairs[(offset + 101 * number) % len(pairs)]
-        generator = torch.Generator().manual_seed(tally.seed * 10**6 + number)
-        draw = Draw(tally.random, generator, kind)
+        seed = tally.seed * 10**6 + number
+        draw = Draw(Random(seed), torch.Generator().manual_seed(seed), kind)
         name = f"{formula}, {kind}"
         try:
             statuses.update(check(tally, name, FORMULAS[formula](draw)))
         except md.DomainError as error:
             tally.note(name, f"refused, {type(error).__name__}")
         except Exception as error:
-            tally.fault(f"{name}, {type(error).__name__}", error)
+            tally.fault(f"{name}, {type(error).__name__}", f"case {number}: {error}")
     listed = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     tally.measure("statuses of the runs", listed)
     counts = [
@@ -680,7 +680,7 @@ def _finite(x: Tensor) -> bool:
     return bool(x.isfinite().all())
 
 
-def _mpf(number: Fraction) -> Any:
+def _mpf(number: mpq) -> Any:
     return mpmath.mpf(number.numerator) / mpmath.mpf(number.denominator)
 
 

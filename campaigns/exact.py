@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import mpmath
 import torch
+from gmpy2 import mpq
 from torch import Tensor
 
 from mirrordescent.domains import Box, Domain, PositiveOrthant, Simplex
@@ -38,12 +38,12 @@ from mirrordescent.problems.programs import QP
 Number = Any
 """A number of mpmath."""
 
-Row = list[Fraction]
+Row = list[mpq]
 
 mpmath.mp.dps = 60
 
 
-def solve_exactly(matrix: Sequence[Sequence[Fraction]], right: Sequence[Fraction]) -> Row | None:
+def solve_exactly(matrix: Sequence[Sequence[mpq]], right: Sequence[mpq]) -> Row | None:
     """Solve a linear system by row reduction; None if it has no solution or several."""
     n = len(matrix[0])
     rows = [[*row, b] for row, b in zip(matrix, right, strict=True)]
@@ -62,17 +62,17 @@ def solve_exactly(matrix: Sequence[Sequence[Fraction]], right: Sequence[Fraction
     return [rows[i][n] / rows[i][i] for i in range(n)]
 
 
-def least_squares_minimum(A: Tensor, b: Tensor, domain: Domain) -> Fraction:
+def least_squares_minimum(A: Tensor, b: Tensor, domain: Domain) -> mpq:
     """Return the minimum of ½‖Ax − b‖² over a set, by enumeration of active constraints."""
-    matrix = [[Fraction(a) for a in row] for row in A.tolist()]
-    right = [Fraction(e) for e in b.tolist()]
+    matrix = [[mpq(a) for a in row] for row in A.tolist()]
+    right = [mpq(e) for e in b.tolist()]
     n = len(matrix[0])
-    choices: list[tuple[Fraction | None, ...]]
+    choices: list[tuple[mpq | None, ...]]
     if isinstance(domain, Box):
-        choices = [(None, Fraction(domain.lower), Fraction(domain.upper))] * n
+        choices = [(None, mpq(domain.lower), mpq(domain.upper))] * n
     else:
-        choices = [(None, Fraction(0))] * n
-    best: Fraction | None = None
+        choices = [(None, mpq(0))] * n
+    best: mpq | None = None
     for fixed in itertools.product(*choices):
         x = _face_minimiser(matrix, right, fixed, isinstance(domain, Simplex))
         if x is None or not _inside(x, domain):
@@ -84,22 +84,22 @@ def least_squares_minimum(A: Tensor, b: Tensor, domain: Domain) -> Fraction:
 
 
 def _face_minimiser(
-    matrix: list[Row], right: Row, fixed: Sequence[Fraction | None], on_simplex: bool
+    matrix: list[Row], right: Row, fixed: Sequence[mpq | None], on_simplex: bool
 ) -> Row | None:
     """Minimise over the free entries of x; None if the minimiser is not unique."""
     free = [j for j, each in enumerate(fixed) if each is None]
-    held = [each or Fraction(0) for each in fixed]
+    held = [each or mpq(0) for each in fixed]
     rest = [
-        b - sum((a * x for a, x in zip(row, held, strict=True)), Fraction(0))
+        b - sum((a * x for a, x in zip(row, held, strict=True)), mpq(0))
         for row, b in zip(matrix, right, strict=True)
     ]
     columns = [[row[j] for row in matrix] for j in free]
     system = [[_dot(a, b) for b in columns] for a in columns]
     target = [_dot(a, rest) for a in columns]
     if on_simplex:
-        system = [[*row, Fraction(1)] for row in system]
-        system.append([Fraction(1)] * len(free) + [Fraction(0)])
-        target.append(Fraction(1))
+        system = [[*row, mpq(1)] for row in system]
+        system.append([mpq(1)] * len(free) + [mpq(0)])
+        target.append(mpq(1))
     solution: Row | None = []
     if system:
         solution = solve_exactly(system, target)
@@ -119,26 +119,26 @@ def _inside(x: Row, domain: Domain) -> bool:
     return not isinstance(domain, PositiveOrthant) or min(x) >= 0
 
 
-def _dot(a: Row, b: Row) -> Fraction:
-    return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
+def _dot(a: Row, b: Row) -> mpq:
+    return sum((x * y for x, y in zip(a, b, strict=True)), mpq(0))
 
 
-def _half_square(matrix: list[Row], right: Row, x: Row) -> Fraction:
+def _half_square(matrix: list[Row], right: Row, x: Row) -> mpq:
     residuals = [_dot(row, x) - b for row, b in zip(matrix, right, strict=True)]
     return _dot(residuals, residuals) / 2
 
 
-def game_value(A: Tensor) -> Fraction:
+def game_value(A: Tensor) -> mpq:
     """Return min over the simplex of maxᵢ (Ax)ᵢ, by enumeration of supports and best replies."""
-    matrix = [[Fraction(a) for a in row] for row in A.tolist()]
+    matrix = [[mpq(a) for a in row] for row in A.tolist()]
     m, n = len(matrix), len(matrix[0])
     best = min(max(row[j] for row in matrix) for j in range(n))
     for size in range(2, min(m, n) + 1):
         for support in itertools.combinations(range(n), size):
             for replies in itertools.combinations(range(m), size):
-                system = [[matrix[i][j] for j in support] + [Fraction(-1)] for i in replies]
-                system.append([Fraction(1)] * size + [Fraction(0)])
-                solution = solve_exactly(system, [Fraction(0)] * size + [Fraction(1)])
+                system = [[matrix[i][j] for j in support] + [mpq(-1)] for i in replies]
+                system.append([mpq(1)] * size + [mpq(0)])
+                solution = solve_exactly(system, [mpq(0)] * size + [mpq(1)])
                 if solution is None or min(solution[:size]) < 0:
                     continue
                 payoffs = [_dot([row[j] for j in support], solution[:size]) for row in matrix]
@@ -146,7 +146,7 @@ def game_value(A: Tensor) -> Fraction:
     return best
 
 
-def program_minimum(program: QP, sample: int) -> Fraction:
+def program_minimum(program: QP, sample: int) -> mpq:
     """Return the minimum of ½⟨x, Px⟩ + ⟨q, x⟩ over l ≤ Ax ≤ u, a bounded set.
 
     Some minimiser is the only solution of the optimality conditions of its active constraints, or
@@ -155,13 +155,13 @@ def program_minimum(program: QP, sample: int) -> Fraction:
     P, q, A, lower, upper = _program_data(program, sample)
     n = len(q)
     sides = [(i, bound[i]) for i in range(len(A)) for bound in (lower, upper)]
-    best: Fraction | None = None
+    best: mpq | None = None
     for count in range(n + 1):
         for active in itertools.combinations(sides, count):
             if len({i for i, _ in active}) < count:
                 continue
             system = [[*P[k], *(A[i][k] for i, _ in active)] for k in range(n)]
-            system += [[*A[i], *[Fraction(0)] * count] for i, _ in active]
+            system += [[*A[i], *[mpq(0)] * count] for i, _ in active]
             target = [*(-each for each in q), *(bound for _, bound in active)]
             solution = solve_exactly(system, target)
             if solution is None:
@@ -180,7 +180,7 @@ def _program_data(program: QP, sample: int) -> tuple[list[Row], Row, list[Row], 
     """Return P, q, A, l and u of one sample."""
     assert isinstance(program.A, Tensor)
     q = _fractions(_of_sample(program.q, sample, 1))
-    P = [[Fraction(0)] * len(q) for _ in q]
+    P = [[mpq(0)] * len(q) for _ in q]
     if program.P is not None:
         assert isinstance(program.P, Tensor)
         P = [_fractions(row) for row in _of_sample(program.P, sample, 2)]
@@ -191,7 +191,7 @@ def _program_data(program: QP, sample: int) -> tuple[list[Row], Row, list[Row], 
 
 
 def _fractions(x: Tensor) -> Row:
-    return [Fraction(each) for each in x.tolist()]
+    return [mpq(each) for each in x.tolist()]
 
 
 def _program_value(program: QP, sample: int, x: Tensor) -> Number:
@@ -200,10 +200,10 @@ def _program_value(program: QP, sample: int, x: Tensor) -> Number:
     point = _fractions(x)
     value = _dot(point, [_dot(row, point) for row in P]) / 2 + _dot(q, point)
     weights = program.weight
-    weight = Fraction(float(weights[sample] if len(weights) > 1 else weights[0]))
+    weight = mpq(float(weights[sample] if len(weights) > 1 else weights[0]))
     for row, a, b in zip(A, lower, upper, strict=True):
         image = _dot(row, point)
-        value += weight * max(image - b, a - image, Fraction(0))
+        value += weight * max(image - b, a - image, mpq(0))
     return mpmath.mpf(value.numerator) / mpmath.mpf(value.denominator)
 
 

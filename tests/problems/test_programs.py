@@ -12,6 +12,7 @@ from campaigns.exact import exact_value
 import mirrordescent as md
 from mirrordescent.methods import ADMM
 from mirrordescent.oracles import Exact
+from mirrordescent.problems.active_sets import polish_active_set
 from mirrordescent.problems.program_exclusions import is_infeasible, is_unbounded
 from mirrordescent.problems.statements import (
     ContradictoryBound,
@@ -93,6 +94,22 @@ def test_solutions_are_those_of_an_interior_point_method(options, dtype):
         assert float(solution.lower[i]) <= minimum + rounding
         assert abs(float(program.objective(solution.x)[i]) - minimum) <= allowed + rounding
         assert float(program.violation(solution.x)[i]) <= allowed / float(program.weight[i])
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+def test_active_sets_are_verified_in_the_units_of_the_rows(unit):
+    """No row is predicted to be active, so the solution violates the bounds by their own size."""
+    identity = torch.eye(2, dtype=DOUBLE)
+    q = torch.tensor([[-1.0, 0.5]], dtype=DOUBLE)
+    bound = torch.full((2,), 0.1 * unit, dtype=DOUBLE)
+    program = md.QP(identity, q, unit * identity, -bound, bound).reduced
+    rho = torch.ones(program.rows, dtype=DOUBLE)
+    zero = torch.zeros(1, program.rows, dtype=DOUBLE)
+    *_, wrong = polish_active_set(program.schur, program, zero, zero, rho, rounds=0)
+    assert not wrong.any()
+    guess = -q * unit
+    *_, right = polish_active_set(program.schur, program, zero, guess, rho, rounds=0)
+    assert right.all()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -322,11 +339,23 @@ def test_a_value_near_the_bound_is_no_convergence_at_an_infeasible_point():
     assert float(solution.x) == pytest.approx(1, abs=0.1)
 
 
+def test_a_small_penalty_may_lower_f_below_the_bound_within_rounding():
+    """min −x on 0 ≤ x ≤ 1 with κ = 0.001: at 1.001, the penalty 1e-6 is less than rounding."""
+    data = [torch.tensor(d) for d in ([[-1.0]], [[1.0]], [0.0], [1.0])]
+    program = md.QP(None, *data, penalty=1e-3)
+    x = torch.tensor([[1.001]])
+    value = program.value(x)
+    assert bool(program.infeasibility(x) < program.value_error(x, value))
+    excess = allowed_excess(program, x)
+    assert bool(excess.isinf())
+    require_consistent(program, torch.tensor([-1.0]), value, value, error=lambda: excess)
+
+
 def test_a_bound_above_a_feasible_value_is_contradictory():
     data = [torch.tensor(d, dtype=DOUBLE) for d in ([[-1.0]], [[1.0]], [0.0], [1.0])]
     program = md.QP(None, *data, penalty=0.5)
     lower = torch.tensor([-0.5], dtype=DOUBLE)
-    for point, infeasible in ((1.0, False), (2.0, True)):
+    for point, infeasible in ((0.75, False), (2.0, True)):
         x = torch.tensor([[point]], dtype=DOUBLE)
         excess = allowed_excess(program, x)
         assert bool(excess.isinf().all()) == infeasible

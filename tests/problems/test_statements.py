@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import mirrordescent as md
 from mirrordescent.domains import Box, PositiveOrthant, Simplex, WholeSpace
-from mirrordescent.problems import Blur, Linear, Problem, Term, gaussian_kernel, statements
+from mirrordescent.problems import Blur, Linear, Matrix, Problem, Term, gaussian_kernel, statements
 from mirrordescent.problems.origin import defined_in_library
 from mirrordescent.problems.sizes import natural_length
 from mirrordescent.problems.statements import (
@@ -274,6 +274,62 @@ def test_facts_of_the_library_are_no_conditions():
     stated = md.Function(lambda x: x.square().sum(-1), Box(0.0, 1.0))
     stated.convex = True
     assert "f is convex" in premises(stated)
+
+
+class SteepFit(md.problems.SquaredError):
+    """States ten times the curvature that it has."""
+
+    def strong_convexity(self):
+        return 10.0
+
+
+class HalfFit(md.problems.SquaredError):
+    """Forgets half of the slope of the misfit."""
+
+    def misfit_gradient(self, z):
+        return super().misfit_gradient(z) / 2
+
+
+@pytest.mark.parametrize("kind", [SteepFit, HalfFit])
+def test_statements_of_fits_inside_composites_are_tested(kind):
+    """A solve used to return a bound above the minimum, as proven."""
+    problem = md.Composite(kind(torch.randn(1, 5)), [md.L1(0.5)])
+    assert len(premises(problem)) > 1
+    with pytest.raises(StatementRefuted, match=kind.__name__):
+        md.solve(problem, "condatvu", iterations=1, progress=False)
+
+
+class BumpyLoss(md.LogisticRegression):
+    """Replaces the loss by one that is not convex, without touching the value."""
+
+    def _loss(self, margin):
+        return torch.cos(margin) + 1
+
+    def _slope(self, margin):
+        return -torch.sin(margin)
+
+
+def test_orthonormal_operators_of_users_are_conditions():
+    operator = Matrix(torch.diag(torch.tensor([2.0, 1.0, 0.0])))
+    fit = md.problems.SquaredError(torch.ones(1, 3))
+    assert premises(md.Composite(fit, [md.L1(0.5, operator)])) == ()
+    operator.orthonormal = True
+    assert premises(md.Composite(fit, [md.L1(0.5, operator)])) == ("Matrix is orthonormal",)
+
+
+def test_a_private_method_that_is_redefined_makes_the_function_the_users():
+    """The value 2 was proven, and the proof confirmed, where f falls to 1.1."""
+    features = torch.randn(1, 30, 2, generator=torch.Generator().manual_seed(0))
+    problem = BumpyLoss(features, torch.ones(30), ridge=0.05)
+    assert "f is convex" in premises(problem)
+    with pytest.raises(StatementRefuted, match="not convex"):
+        certify(problem, cache=False)
+
+    class OwnHelper(md.LogisticRegression):
+        def _describe(self):
+            return "a method that the library does not have"
+
+    assert premises(OwnHelper(features, torch.ones(30))) == ()
 
 
 def test_conditions_in_words():

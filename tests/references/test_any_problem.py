@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -132,3 +134,15 @@ def test_users_can_certify_their_classes():
     checked = found.verify(Tilted(2))
     assert (checked.lower, checked.confirmed) == (None, False)
     assert "cannot be checked" in str(checked)
+
+
+def test_a_program_without_feasible_points_gets_a_warning():
+    """Its penalised value is certified, but is no optimum of the program."""
+    q = torch.tensor([[1.0, -1.0]])
+    A = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    upper = torch.tensor([-1.0, 2.0, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        certify(md.QP(None, q, A, torch.tensor([-2.0, -2.0, 0.0]), upper), cache=False)
+    with pytest.warns(UserWarning, match="x violates constraints of QP"):
+        certify(md.QP(None, q, A, torch.tensor([-2.0, 1.0, 0.0]), upper), cache=False)

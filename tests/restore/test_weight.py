@@ -105,7 +105,7 @@ def test_uncertain_noise_is_said_to_be(monkeypatch):
 
 def test_the_old_argument_still_works():
     image = photograph()[None]
-    with pytest.warns(DeprecationWarning, match="use compression"):
+    with pytest.warns(DeprecationWarning, match="renamed to compression="):
         assert estimate_noise(image, halved=[True])[0].shared
 
 

@@ -6,10 +6,17 @@ import pytest
 import torch
 
 import mirrordescent as md
-from mirrordescent.domains import Box, PositiveOrthant, Simplex
+from mirrordescent.domains import Box, DomainError, PositiveOrthant, Simplex
 from mirrordescent.methods import PDHG, ProjectedGradient
 from mirrordescent.mirrors.singular_values import SpectralBall
-from mirrordescent.problems import Problem
+from mirrordescent.problems import (
+    Blur,
+    Counts,
+    EntropicTransport,
+    Multiple,
+    Problem,
+    SquaredError,
+)
 from mirrordescent.solving.implicit import solve_hessian_system
 
 DOUBLE = torch.float64
@@ -74,6 +81,39 @@ def test_inside_a_network():
 def test_counts_that_make_no_sense():
     with pytest.raises(ValueError, match="1 ≤ last ≤ iterations"):
         md.layer(md.LeastSquares(data(2, 2), data(1, 2)), md.GD(0.1), iterations=5, last=6)
+
+
+@pytest.mark.parametrize("through", ["steps", "solution"])
+def test_a_method_without_the_constraints_of_the_problem(through):
+    """A layer used to return the minimum without constraints."""
+    problem = md.LeastSquares(torch.eye(2), torch.tensor([[3.0, 0.5]]), Box(0.0, 1.0))
+    with pytest.raises(DomainError, match="answer of GD is outside the domain of LeastSquares"):
+        md.layer(problem, md.GD(0.5), iterations=50, through=through)
+    inside = md.layer(
+        problem, ProjectedGradient(problem.domain, 0.5), iterations=50, through=through
+    )
+    assert torch.allclose(inside, torch.tensor([[1.0, 0.5]]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: md.TVDenoising(torch.rand(1, 1, 4, 4), scale=number),
+        lambda number: md.TVDenoising(torch.rand(1, 1, 4, 4), huber=number),
+        lambda number: SquaredError(torch.ones(1, 3), curvature=number),
+        lambda number: Counts(torch.ones(1, 3), background=number),
+        lambda number: EntropicTransport(torch.eye(2), torch.ones(1, 2), torch.ones(2), number),
+        lambda number: md.SVM(torch.rand(4, 2), torch.ones(4), C=number),
+        lambda number: Multiple(number, Blur(torch.ones(3, 3))),
+        lambda number: Box(0.0, number),
+    ],
+    ids=["scale", "huber", "curvature", "background", "epsilon", "C", "factor", "upper"],
+)
+def test_numbers_without_derivatives_are_refused(make):
+    """Their derivatives used to be lost without a word."""
+    make(torch.tensor(0.5))
+    with pytest.raises(TypeError, match="must be a number, because there are no derivatives"):
+        make(torch.tensor(0.5, requires_grad=True))
 
 
 @pytest.mark.parametrize("through", ["steps", "solution"])

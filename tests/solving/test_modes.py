@@ -13,6 +13,7 @@ import mirrordescent as md
 from mirrordescent.problems import Linear, Matrix, SquaredError
 
 Y = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+MASK = torch.rand(8, 8, generator=torch.Generator().manual_seed(3)) > 0.2
 A = torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
 B = torch.randn(2, 40, generator=torch.Generator().manual_seed(2))
 
@@ -33,6 +34,31 @@ def test_autocast_refuses_no_adjoint():
     with torch.autocast("cpu", torch.bfloat16):
         problem = md.Composite(SquaredError(B, Matrix(A)), [md.L1(0.1)])
         assert md.solve(problem, md.PDHG(0.3), iterations=5).ok
+
+
+def test_autocast_changes_no_verification():
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(20, 10, generator=generator)
+    problem = md.LeastSquares(matrix, torch.randn(4, 20, generator=generator))
+    certificate = md.certify(problem, cache=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert certificate.verify(problem).confirmed
+        assert torch.equal(md.certify(problem, cache=False).lower, certificate.lower)
+
+
+@pytest.mark.parametrize("through", ["steps", "solution"])
+def test_layers_in_inference_mode(through):
+    with torch.inference_mode():
+        found = md.layer(md.LeastSquares(A, B), md.GD(0.01), iterations=300, through=through)
+    expected = md.layer(md.LeastSquares(A, B), md.GD(0.01), iterations=300, through=through)
+    assert torch.allclose(found, expected, rtol=1e-5)
+
+
+def test_learned_methods_in_inference_mode():
+    expected = md.inpaint(Y, MASK)
+    with torch.inference_mode():
+        found = md.inpaint(Y, MASK)
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_functions_in_inference_mode():

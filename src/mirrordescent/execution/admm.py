@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.derived import version_of
 from mirrordescent.execution.registry import Run, runner
 from mirrordescent.methods.admm import ADMM, ADMMState, DenseWork
 from mirrordescent.oracles import Oracle
@@ -79,7 +80,7 @@ def _iterate(state: ADMMState, alphas: list[float]) -> ADMMState:
 
 def relaxations(method: ADMM, count: int) -> list[float]:
     """Return the over-relaxation of the first steps as numbers, kept until parameters change."""
-    versions = [(id(each), each._version) for each in method.relaxation_parameters()]
+    versions = [(id(each), version_of(each)) for each in method.relaxation_parameters()]
     kept = _RELAXATIONS.get(method)
     values: list[float] = []
     if kept is not None and kept[0] is method.relaxation and kept[1] == versions:
@@ -90,5 +91,5 @@ def relaxations(method: ADMM, count: int) -> list[float]:
     return values
 
 
-_RELAXATIONS: WeakKeyDictionary[ADMM, tuple[Any, list[tuple[int, int]], list[float]]]
+_RELAXATIONS: WeakKeyDictionary[ADMM, tuple[Any, list[tuple[int, object]], list[float]]]
 _RELAXATIONS = WeakKeyDictionary()

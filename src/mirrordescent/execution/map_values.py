@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from mirrordescent._internal.derived import version_of
 from mirrordescent.mirrors.base import MirrorMap
 from mirrordescent.parts import claim_holds
 from mirrordescent.trees import fits
@@ -53,12 +54,16 @@ class CachedMapValue(Generic[T]):
                     if tensor is not None and tensor.is_floating_point():
                         self._places.append((tensors, name))
         self._tensors: list[Tensor] = []
-        self._versions: list[int] = []
+        self._versions: list[object] = []
         self._value: T | None = None
 
     def __call__(self) -> T:
         tensors = [holder[name] for holder, name in self._places]
-        versions = list(map(_version, tensors))
+        versions: list[object]
+        try:
+            versions = list(map(_version, tensors))
+        except RuntimeError:  # inference tensors count no changes
+            versions = list(map(version_of, tensors))
         if (
             self._value is None
             or versions != self._versions

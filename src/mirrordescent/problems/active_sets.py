@@ -68,7 +68,8 @@ def polish_active_set(
         below = shifted <= low
         new_y = _solve_active(part, above | below, torch.where(above, high, low))
         image = part.centre - matvec(part.S, new_y)
-        accepted = _verified(low, high, image, new_y, above, below)
+        size = (image.abs() + part.centre.abs()).amax(-1)
+        accepted = _verified(low, high, image, size, new_y, above, below)
         done = left[accepted]
         best_y[done] = new_y[accepted]
         best_z[done] = torch.clamp(image, low, high)[accepted]
@@ -147,14 +148,29 @@ def _solve_active(schur: Schur, active: Tensor, target: Tensor) -> Tensor:
 
 
 def _verified(
-    low: Tensor, high: Tensor, image: Tensor, y: Tensor, above: Tensor, below: Tensor
+    low: Tensor,
+    high: Tensor,
+    image: Tensor,
+    size: Tensor,
+    y: Tensor,
+    above: Tensor,
+    below: Tensor,
 ) -> Tensor:
-    """Return the samples that satisfy all optimality conditions up to rounding, (batch,)."""
-    scale = FEASIBLE * (1 + image.abs().amax(-1))
+    """Return the samples that satisfy all optimality conditions up to rounding, (batch,).
+
+    Args:
+        low: Lower bounds of the rows.
+        high: Upper bounds of the rows.
+        image: Images of the solution.
+        size: Magnitude of the terms of which the images are sums, (batch,).
+        y: Multipliers.
+        above: Whether a row is active at its upper bound.
+        below: Whether a row is active at its lower bound.
+    """
+    scale = FEASIBLE * size
     outside = torch.maximum(image - high, low - image).amax(-1)
     at_bound = torch.where(above, high, low)
     missed = torch.where(above | below, (image - at_bound).abs(), 0.0).amax(-1)
     wrong = torch.where(above, -y, torch.where(below, y, y.abs()))
     wrong = torch.where(low == high, 0.0, wrong).amax(-1)
-    size = FEASIBLE * y.abs().amax(-1)
-    return (outside <= scale) & (missed <= scale) & (wrong <= size)
+    return (outside <= scale) & (missed <= scale) & (wrong <= FEASIBLE * y.abs().amax(-1))

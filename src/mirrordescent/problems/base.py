@@ -238,6 +238,16 @@ class Problem(Part, nn.Module):
         """
         return None
 
+    def certainly_feasible(self, x: Point) -> Tensor | None:
+        """Tell for which samples all penalised constraints hold, whatever was rounded: (batch,).
+
+        None means that f has no penalty for violated constraints.
+
+        Args:
+            x: Points.
+        """
+        return None
+
     def gradient_error(self, x: Point, gradient: Point) -> Tensor:
         """Bound the rounding error of ``grad`` at a point in ℓ₂: (batch,).
 

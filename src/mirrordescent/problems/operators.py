@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrordescent._internal.arrays import as_tensor
-from mirrordescent._internal.checks import require_positive
+from mirrordescent._internal.checks import require_constant, require_positive
 from mirrordescent._internal.eager import without_autocast
 from mirrordescent.parts import Part
 from mirrordescent.problems.origin import defined_in_library
@@ -299,6 +299,7 @@ class Multiple(Part, nn.Module):
 
     def __init__(self, factor: float, operator: LinearOperator) -> None:
         super().__init__()
+        require_constant(factor=factor)
         self.factor = float(factor)
         self.operator = operator
 

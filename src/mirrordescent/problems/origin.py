@@ -52,8 +52,9 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 def user_definition(thing: object, *names: str) -> str | None:
     """Return the name of the class outside this library that defines one of some attributes.
 
-    Attributes that were set on the object itself count as the user's. The result is None if the
-    library defines all of them.
+    Attributes that were set on the object itself count as the user's. A class that redefines a
+    private method of this library counts too, because any of the attributes may rest on it. The
+    result is None if the library defines all of them.
 
     Args:
         thing: Problem, term, operator or set.
@@ -67,6 +68,19 @@ def user_definition(thing: object, *names: str) -> str | None:
                 if not in_library(cls):
                     return cls.__name__
                 break
+    return _redefining_class(type(thing))
+
+
+def _redefining_class(cls: type) -> str | None:
+    """Return the name of the class outside this library that redefines a private method of it."""
+    private: set[str] = set()
+    for base in reversed(cls.__mro__):
+        names = {name for name in vars(base) if name.startswith("_")}
+        names = {name for name in names if not name.startswith(("__", "_abc_"))}
+        if in_library(base):
+            private |= names
+        elif names & private:
+            return base.__name__
     return None
 
 

@@ -37,6 +37,9 @@ PROPAGATIONS = 3
 SHRINKING = (1.0, 1 - 1e-9, 1 - 1e-6, 1 - 1e-4)
 """Factors of multipliers that are tried for a lower bound."""
 
+PATIENCE = 40
+"""Number of polished active sets in a row without a smaller gap after which a search ends."""
+
 PENALTY = 2.0
 """Weight of violations, as a multiple of the largest multiplier of a short run."""
 
@@ -323,6 +326,14 @@ class QP(Problem, SaddlePoint):
         """Return κ times the sum of the violations: (batch,)."""
         return self.weight * self.violations(x).sum(-1)
 
+    def certainly_feasible(self, x: Tensor) -> Tensor:
+        """Compare Ax with the bounds in double precision, and charge its rounding errors."""
+        Ax, Ax_size = _Magnitudes(self).A(x.detach().double())
+        error = sum_error(Ax_size, x.shape[-1])
+        below = Ax + error <= self.u.double()
+        above = Ax - error >= self.l.double()
+        return (below & above).all(-1)
+
     def grad(self, x: Tensor) -> Tensor:
         """Return Px + q plus a subgradient of the penalty."""
         return self._gradient(x, 0.0)
@@ -561,6 +572,8 @@ class QP(Problem, SaddlePoint):
         best_lower = torch.full_like(start, -math.inf)
         pair_x = best_x
         pair_y = torch.zeros(len(start), self.rows).to(best_x)
+        last_gap = torch.full_like(start, math.inf)
+        stalled = 0
         for x, y in trajectory(program):
             x = x.to(self.q)
             y = y.to(self.q)
@@ -574,7 +587,15 @@ class QP(Problem, SaddlePoint):
             best_lower = torch.maximum(best_lower, lower)
             rounding = 1e-13 * (best_value.abs() + best_lower.abs())
             allowed = torch.maximum(tolerance * (start - best_lower), rounding)
-            if bool((best_value - best_lower <= allowed).all()):
+            gap = best_value - best_lower
+            if bool((gap <= allowed).all()):
+                break
+            if bool(((gap < 0.99 * last_gap) | gap.isinf()).any()):
+                last_gap = gap
+                stalled = 0
+                continue
+            stalled += 1
+            if stalled == PATIENCE:
                 break
         if not bool(best_lower.isfinite().all()):
             return None

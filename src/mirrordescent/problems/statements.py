@@ -48,8 +48,22 @@ _SADDLE_POINT = (
     "K_adjoint",
     "prox_G_conjugate",
 )
-_TERM = ("value", "add_gradient", "K", "add_adjoint", "conjugate", "dual_gauge")
-_FUNCTION = ("value", "grad", "convex", "strong_convexity")
+_TERM = (
+    "value",
+    "add_gradient",
+    "K",
+    "add_adjoint",
+    "conjugate",
+    "dual_gauge",
+    "residual_bound",
+    "deviation_bound",
+    "scaled_weight",
+    "convexity",
+    "weakly_convex",
+)
+_GRADIENT = ("value", "grad", "misfit", "misfit_gradient", "observe", "observe_adjoint")
+_FUNCTION = (*_GRADIENT, "apply_mask", "curvature", "convex", "strong_convexity")
+_FIT = (*_FUNCTION, "conjugate", "largest_observation", "weighted_sum_bound")
 
 
 class StatementRefuted(ValueError):
@@ -80,8 +94,9 @@ def premises(problem: Problem, way: Way | None = None) -> tuple[str, ...]:
         elif way == "minimiser":
             continue
         elif isinstance(part, Fit):
-            if name := user_definition(part, "value", "grad", "misfit", "conjugate"):
+            if name := user_definition(part, *_FIT):
                 words.append(f"conjugate() of {name} belongs to its misfit()")
+            words.extend(_premises_of_function(part, type(part).__name__))
         elif isinstance(part, Problem):
             words.extend(_premises_of_function(part, type(part).__name__))
         elif isinstance(part, Term):
@@ -93,15 +108,17 @@ def premises(problem: Problem, way: Way | None = None) -> tuple[str, ...]:
         elif isinstance(part, Linear):
             if not in_library(part.function):
                 words.append("the function of Linear is linear")
-        elif hasattr(part, "A") and (name := user_definition(part, "A", "A_adjoint")):
-            words.append(f"A of {name} is linear and A_adjoint its adjoint")
-            if getattr(part, "orthonormal", False):
+        elif hasattr(part, "A"):
+            if name := user_definition(part, "A", "A_adjoint"):
+                words.append(f"A of {name} is linear and A_adjoint its adjoint")
+            name = user_definition(part, "A", "A_adjoint", "orthonormal")
+            if name and getattr(part, "orthonormal", False):
                 words.append(f"{name} is orthonormal")
     return tuple(dict.fromkeys(words))
 
 
 def _premises_of_root(problem: Problem, way: Way | None) -> list[str]:
-    owner = user_definition(problem, "value", "grad")
+    owner = user_definition(problem, *_GRADIENT)
     if way == "minimiser":
         name = user_definition(problem, "minimiser") or owner
         return [f"minimiser() of {name} returns lower bounds"] if name else []
@@ -122,7 +139,7 @@ def _premises_of_function(problem: Problem, name: str) -> list[str]:
     if not states_function(problem) or not problem.convex:
         return []
     words = [f"{name} is convex"]
-    if user_definition(problem, "value", "grad"):
+    if user_definition(problem, *_GRADIENT):
         words.append("grad() is its gradient" if name == "f" else f"grad() of {name} is right")
     if convexity := problem.strong_convexity():
         words.append(f"{name} is strongly convex with μ = {convexity:.4g}")
@@ -275,8 +292,10 @@ def require_consistent(
 def allowed_excess(problem: Problem, *points: Tree) -> Tensor:
     """Return how far a correct lower bound may exceed the computed values of f at points: (batch,).
 
-    It may exceed them by their rounding errors. If a point violates constraints that enter f by a
-    penalty, the result is infinite, since bounds are on the minimum over feasible points.
+    It may exceed them by their rounding errors. If constraints enter f by a penalty, bounds are on
+    the minimum over feasible points. A penalty that is too small permits lower values at points
+    that violate a constraint by no more than a rounding error. So the result is infinite unless the
+    point is certainly feasible.
 
     Args:
         problem: Batch of problems.
@@ -285,9 +304,9 @@ def allowed_excess(problem: Problem, *points: Tree) -> Tensor:
     allowed = []
     for x in points:
         excess = problem.value_error(x, problem.value(x))
-        penalty = problem.infeasibility(x)
-        if penalty is not None:
-            excess = torch.where(penalty > excess, torch.inf, excess)
+        feasible = problem.certainly_feasible(x)
+        if feasible is not None:
+            excess = torch.where(feasible, excess, torch.inf)
         allowed.append(excess)
     return torch.stack(allowed).amax(0)
 
@@ -368,7 +387,7 @@ def _test_problem(problem: Problem, start: Tree) -> _Samples:
         convexity = problem.strong_convexity() or 0.0
         near = 3 if length == 1 else 2  # the length has cost evaluations
         _test_function(samples, convexity, problem.smoothness(), "convex", by_entries, near)
-    if isinstance(problem, Fit) and user_definition(problem, "misfit", "conjugate"):
+    if isinstance(problem, Fit) and user_definition(problem, *_FIT):
         _test_fit(problem, points)
     elif user_definition(problem, *_SADDLE_POINT) and problem.saddle_point() is not None:
         _test_saddle_point(name, cast(SaddlePoint, problem.saddle_point()), samples)

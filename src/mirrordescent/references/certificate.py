@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mirrordescent._internal import html
 from mirrordescent._internal.cache import remember
+from mirrordescent._internal.eager import without_autocast
 from mirrordescent.domains import WholeSpace
 from mirrordescent.methods.base import Method
 from mirrordescent.methods.fista import FISTA
@@ -45,6 +46,7 @@ from mirrordescent.references.verification import (
 )
 from mirrordescent.references.witnesses import witness_of_pair, witness_of_point
 from mirrordescent.solving import Rule, Snapshot, relative_gap, rounding_of, solve
+from mirrordescent.solving.stopping import INFEASIBILITY
 from mirrordescent.trees import Tree, tree_map, where
 
 ITERATIONS = 40_000
@@ -223,7 +225,7 @@ def certify(
     Results are cached on disk under a hash of the problem's data and of the code of users' classes.
     A cached result is used only if f still has the same values at x and at a few other points. If
     the tolerance was not reached, there is a warning, and the certificate has the gap that was
-    reached.
+    reached. There is also a warning if x violates constraints that enter f by a penalty.
 
     Args:
         problem: Batch of problems.
@@ -277,7 +279,29 @@ def certify(
             f"certified to a relative gap of {largest_gap:.1e} only, not {tolerance:.1e}",
             stacklevel=2,
         )
+    if not certificate.estimated and _is_infeasible(problem, certificate, tolerance):
+        warnings.warn(
+            f"x violates constraints of {type(problem).__name__}, so that its value is no upper "
+            "bound on the optimum over feasible points: there may be no feasible point, or the "
+            "penalty is too small",
+            stacklevel=2,
+        )
     return certificate
+
+
+@torch.no_grad()
+def _is_infeasible(problem: Problem, certificate: Certificate, tolerance: float) -> bool:
+    """Tell whether a penalty for violated constraints is larger than the allowed gap.
+
+    The factor is that of :func:`~mirrordescent.solving.gap`.
+    """
+    penalty = _in_double(problem).infeasibility(certificate.x)
+    if penalty is None:
+        return False
+    gap = (certificate.value - certificate.lower).clamp(min=0)
+    allowed = torch.maximum(tolerance * (certificate.start_value - certificate.lower), gap)
+    rounding = ROUNDING * (certificate.value.abs() + certificate.lower.abs())
+    return bool((penalty > INFEASIBILITY * allowed + rounding).any())
 
 
 def _key(problem: Problem, purpose: str) -> str | None:
@@ -400,6 +424,7 @@ def _in_double(problem: Problem) -> Problem:
     return in_double(problem, problem.start())[0]
 
 
+@without_autocast
 @torch.no_grad()
 def _compute(
     problem: Problem,
@@ -677,7 +702,7 @@ def _solve_with_gradient_bounds(
         method,
         iterations=ITERATIONS,
         stop=_limited(Rule(small_gap), deadline),
-        check_every=20,
+        check_every=5,
         trace=[0],  # not needed
     )
     witness = witness_of_point(problem, point)

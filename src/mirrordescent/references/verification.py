@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.eager import without_autocast
 from mirrordescent.problems import (
     QP,
     SVM,
@@ -88,6 +89,7 @@ class Verification:
         return self.words
 
 
+@without_autocast
 def verify(
     witness: Witness | None,
     problem: Problem,

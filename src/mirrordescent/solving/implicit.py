@@ -108,6 +108,9 @@ def layer(
                 passed.append(method.answer(state))
         state = map_tensors(torch.Tensor.detach, state)
     if through == "solution":
+        _require_inside(problem, method, method.answer(state))
+        if not torch.is_grad_enabled():
+            return method.answer(state)
         return _solution(problem, method.answer(state), x0)
     with torch.enable_grad():
         for k in range(iterations - last + 1, iterations + 1):
@@ -115,9 +118,16 @@ def layer(
             if k in marks:
                 passed.append(method.answer(state))
         x = method.answer(state)
+    _require_inside(problem, method, x)
     if len(passed) == 2:  # a run of one step has no speed
         _warn_if_moving(x0, passed[0], passed[1], x)
     return x
+
+
+def _require_inside(problem: Problem, method: Method[Any], x: Tree) -> None:
+    """Raise an error if x is not in the set over which f is minimised."""
+    name = type(method).__name__
+    problem.domain.require(x, f"the answer of {name}", type(problem).__name__, closed=True)
 
 
 @torch.no_grad()
