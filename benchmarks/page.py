@@ -1,7 +1,8 @@
 """The page of benchmarks: a summary and a section for every benchmark.
 
 Sections are stored in ``benchmarks.json``, with the targets of the project and whether they are
-met. The page ``benchmarks.md`` is written from this file, without the targets.
+met. The page ``benchmarks.md`` is written from this file, without the targets. Long tables of a
+section are on pages of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ TARGETS = ("target", "targets")
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 ESCAPED_BAR = re.compile(r"(?<!\\)\|")
 HEAD = "# Benchmarks"
+DETAILS = {
+    "benchmarks/maps": (
+        "Benchmarks: methods with a map",
+        "The time of image-tv over that of other",
+    ),
+    "benchmarks/times": ("Benchmarks: times to a relative gap", "Milliseconds:\n"),
+}
+"""Pages of details, with their titles and the beginnings of the parts of a section they show."""
 HOW = """**How this was measured.** All methods are measured in turn in one run, so that ratios are
 comparable; times depend on the machine. `make bench` measures everything and writes this page,
 which takes about an hour. `python -m benchmarks NAME …` measures some sections and leaves the
@@ -119,13 +128,16 @@ def read(path: Path) -> dict[str, Section]:
 
 
 def write(sections: dict[str, Section], folder: Path) -> None:
-    """Write benchmarks.json and benchmarks.md to a folder."""
+    """Write benchmarks.json, benchmarks.md and the pages of details to a folder."""
     stored = {title: asdict(section) for title, section in sections.items()}
     _write(folder / "benchmarks.json", json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
     _write(folder / "benchmarks.md", markdown(sections))
+    for name in DETAILS:
+        _write(folder / f"{name}.md", details(sections, name))
 
 
 def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -133,8 +145,32 @@ def _write(path: Path, text: str) -> None:
 def markdown(sections: dict[str, Section]) -> str:
     """Return the page: summary, method of measurement, and all sections."""
     parts = [HEAD, summary(sections), HOW]
-    parts += [f"## {title}\n\n{section.text.strip()}" for title, section in sections.items()]
+    for title, section in sections.items():
+        shown, moved = _split(section.text)
+        links = " and ".join(f"[{DETAILS[name][0]}]({name}.md)" for name in moved)
+        parts += [f"## {title}", shown, f"More tables: {links}." if links else ""]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def details(sections: dict[str, Section], name: str) -> str:
+    """Return a page of details."""
+    parts = [f"# {DETAILS[name][0]}", "[Benchmarks](../benchmarks.md) explains the measurements."]
+    for section in sections.values():
+        _, moved = _split(section.text)
+        if name in moved:
+            parts.append(moved[name].replace("\n### ", "\n## "))
+    return "\n\n".join(parts) + "\n"
+
+
+def _split(text: str) -> tuple[str, dict[str, str]]:
+    """Return the part of a section for the main page, and the parts for the pages of details."""
+    begins = {name: text.find(f"\n{begin}") for name, (_, begin) in DETAILS.items()}
+    found = sorted((begin, name) for name, begin in begins.items() if begin >= 0)
+    if not found:
+        return text.strip(), {}
+    ends = [*(begin for begin, _ in found[1:]), len(text)]
+    moved = {name: text[begin:end].strip() for (begin, name), end in zip(found, ends, strict=True)}
+    return text[: found[0][0]].strip(), moved
 
 
 def summary(sections: dict[str, Section]) -> str:

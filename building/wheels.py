@@ -108,15 +108,21 @@ def _problems(content: bytes, name: str) -> Iterable[str]:
             yield f"the library needs {library}"
 
 
-def main() -> None:
-    """Build and check the wheels of all or of some targets, and the archive of the sources."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse_arguments(description: str | None) -> argparse.Namespace:
+    """Return the targets to build and the folder to write to, given on the command line."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("targets", nargs="*", default=list(TARGETS), help=", ".join(TARGETS))
     parser.add_argument("--folder", type=Path, default=ROOT / "dist")
     options = parser.parse_args()
     unknown = set(options.targets) - set(TARGETS)
     if unknown:
         parser.error(f"unknown targets {', '.join(sorted(unknown))}: choose from {list(TARGETS)}")
+    return options
+
+
+def main() -> None:
+    """Build and check the wheels of all or of some targets, and the archive of the sources."""
+    options = parse_arguments(__doc__)
     try:
         for name in options.targets:
             print(build_wheel(name, options.folder), flush=True)

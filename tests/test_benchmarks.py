@@ -79,6 +79,13 @@ def test_the_stored_page_is_written_from_the_stored_results():
     sections = page.read(results / "benchmarks.json")
     text = (results / "benchmarks.md").read_text()
     assert text == page.markdown(sections)
+    for name, (title, begin) in page.DETAILS.items():
+        moved = (results / f"{name}.md").read_text()
+        assert moved == page.details(sections, name)
+        assert moved.startswith(f"# {title}\n")
+        assert begin not in text
+        assert begin in moved
+        assert f"({name}.md)" in text
     assert len(page.summary(sections).splitlines()) == len(page.SUMMARIES)
     assert not re.search(r"NOT MET|\btargets?\b", text)
     assert any(not target.met for section in sections.values() for target in section.targets)

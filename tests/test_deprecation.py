@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import cloudpickle
 import pytest
 
 import mirrordescent as md
+from mirrordescent._internal import deprecation
 from mirrordescent._internal.deprecation import MOVED_MODULES
 
 CHILD = "import warnings; warnings.simplefilter('error'); "
@@ -34,6 +36,34 @@ for old, new in {MOVED_MODULES!r}.items():
 """
     done = run(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_old_names_are_removed_after_one_version():
+    """Raising the version to 0.4 fails here until the names that were renamed in 0.3 are gone."""
+    version = md.__version__.rpartition(".")[0]
+    assert version == deprecation.DEPRECATED_IN, (
+        f"remove the names that were renamed in {deprecation.DEPRECATED_IN}, then set "
+        f"DEPRECATED_IN to {version}"
+    )
+    assert deprecation.removal(version) == deprecation.REMOVED_IN == "0.4"
+
+
+def test_every_warning_names_the_version_that_removes_the_name():
+    import mirrordescent.automatic
+    import mirrordescent.learn  # noqa: F401
+
+    assert len(deprecation.RENAMED_ATTRIBUTES) > 3
+    for module, renamed in deprecation.RENAMED_ATTRIBUTES.items():
+        for old in renamed:
+            with pytest.warns(DeprecationWarning, match="will be removed in version 0.4"):
+                getattr(sys.modules[module], old)
+    calls = [
+        line
+        for path in Path(md.__file__).parent.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "the old name will be removed" in line
+    ]
+    assert len(calls) == 1, "messages end with deprecation.OUTLOOK"
 
 
 def test_functions_keep_their_names_beside_old_packages():

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         wall_clock,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "ADMM",

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal.derived import version_of
 from mirrordescent.parts import Config, rebuild_module, shallow_copy
 from mirrordescent.schedules import (
     TABULATED,
@@ -145,8 +146,8 @@ class ConditionalLaws(PowerLaws):
         )
         self.feature_values: FeatureTable | None = None
         # Caches of the last sequence and of the first values, with the numbers they depend on.
-        self._last_sequence: tuple[tuple[int, ...], Tensor] | None = None
-        self._first_values: tuple[tuple[int, ...], Tensor] | None = None
+        self._last_sequence: tuple[tuple[object, ...], Tensor] | None = None
+        self._first_values: tuple[tuple[object, ...], Tensor] | None = None
 
     def given(self, features: Features) -> ConditionalLaws:
         """Return the schedule for these features."""
@@ -174,17 +175,18 @@ class ConditionalLaws(PowerLaws):
             return super().forward(k)
         learned = self.raw.requires_grad or self.slopes.requires_grad
         needs_graph = learned and torch.is_grad_enabled()
-        if needs_graph or self.raw.is_cuda or k > TABULATED:
+        has_table = k <= TABULATED and not self.raw.is_cuda and not self.raw.is_inference()
+        if needs_graph or not has_table:
             return self._value(self._raw(k) + self._shift(k, self.feature_values))
         # Reading a row of a table is faster than evaluating the formula.
-        versions = (self.raw._version, self.slopes._version)
+        versions = (version_of(self.raw), version_of(self.slopes))
         if self._first_values is None or self._first_values[0] != versions:
             self._first_values = versions, super().sequence(1, TABULATED).to(self.raw)
         return self._first_values[1][k - 1]
 
     def sequence(self, first: int, count: int) -> Tensor:
         """Return t(first), …, cached, since a step size and a curvature may share a schedule."""
-        key = (first, count, self.raw._version, self.slopes._version)
+        key = (first, count, version_of(self.raw), version_of(self.slopes))
         cached = self._last_sequence
         if self.feature_values is None or cached is None or cached[0] != key:
             cached = key, super().sequence(first, count)

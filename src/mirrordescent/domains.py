@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.checks import require_constant
 from mirrordescent.parts import Part
 from mirrordescent.trees import (
     Tree,
@@ -177,6 +178,7 @@ class Box(Domain):
     """
 
     def __init__(self, lower: float, upper: float) -> None:
+        require_constant(lower=lower, upper=upper)
         if not lower < upper:
             raise ValueError(f"Box needs lower < upper, got lower={lower}, upper={upper}")
         self.lower = float(lower)

@@ -28,6 +28,9 @@ class Oracle(Part, nn.Module):
     True for exact gradients of f, or of f with rounded kinks.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @property
     def stochastic(self) -> bool:
         """Whether the oracle draws random numbers and needs a generator."""

@@ -42,6 +42,9 @@ class Schedule(Part, nn.Module):
 
     kind = "schedule"
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         members = vars(cls)

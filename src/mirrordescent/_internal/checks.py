@@ -13,6 +13,7 @@ def require_positive(**numbers: float) -> None:
     ValueError: scale must be positive and finite, got 0.0
     """
     for name, number in numbers.items():
+        require_constant(**{name: number})
         if not 0 < number < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {number}")
 
@@ -20,8 +21,19 @@ def require_positive(**numbers: float) -> None:
 def require_not_negative(**numbers: float) -> None:
     """Raise unless every number is finite and not negative."""
     for name, number in numbers.items():
+        require_constant(**{name: number})
         if not 0 <= number < math.inf:
             raise ValueError(f"{name} must be finite and not negative, got {number}")
+
+
+def require_constant(**numbers: object) -> None:
+    """Raise if a number is a tensor that requires derivatives, which would be lost."""
+    for name, number in numbers.items():
+        if isinstance(number, Tensor) and number.requires_grad:
+            raise TypeError(
+                f"{name} must be a number, because there are no derivatives with respect to it; "
+                f"got a tensor that requires them: give {name}.item()"
+            )
 
 
 def require_data(**tensors: Tensor) -> None:

@@ -1,4 +1,10 @@
-"""Names that were renamed or removed: they keep working for one version, with a warning."""
+"""Names that were renamed or removed: they keep working for one version, with a warning.
+
+A name that is renamed in version 0.N works in all versions 0.N.x, and is removed in 0.(N + 1).0.
+All names of this module, and all callers of :func:`warn_deprecated`, were renamed in
+``DEPRECATED_IN``. When the version of the library is raised beyond it, a test fails until the old
+names are removed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,25 @@ from types import ModuleType
 from typing import Any
 
 from mirrordescent._internal.user_warnings import warn_user
+
+DEPRECATED_IN = "0.3"
+"""Version in which the names of the tables were renamed."""
+
+
+def removal(version: str) -> str:
+    """Return the version that removes the names that were renamed in a version.
+
+    >>> removal("0.3")
+    '0.4'
+    """
+    major, minor = version.split(".")[:2]
+    return f"{major}.{int(minor) + 1}"
+
+
+REMOVED_IN = removal(DEPRECATED_IN)
+
+OUTLOOK = f"the old name will be removed in version {REMOVED_IN}"
+"""End of the warnings about old names."""
 
 MOVED_MODULES = {
     "alike": "_internal.reproducible",
@@ -131,7 +156,7 @@ class _MovedModules(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         assert spec.origin is not None
         warnings.warn(
-            f"{spec.name} was renamed to {spec.origin}; the old name will be removed",
+            f"{spec.name} was renamed to {spec.origin}; {OUTLOOK}",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -170,9 +195,7 @@ def renamed_attributes(module: str, renamed: Mapping[str, str]) -> Callable[[str
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         place, _, new = renamed[name].rpartition(":")
         place = place or module
-        warn_deprecated(
-            f"{module}.{name} was renamed to {place}.{new}; the old name will be removed"
-        )
+        warn_deprecated(f"{module}.{name} was renamed to {place}.{new}; {OUTLOOK}")
         return getattr(importlib.import_module(place), new)
 
     return __getattr__
@@ -191,7 +214,7 @@ def rename_hooks(cls: type, renamed: Mapping[str, str]) -> None:
         if old not in vars(cls) or new in vars(cls):
             continue
         warnings.warn(
-            f"{cls.__name__}.{old} was renamed to {new}; the old name will be removed",
+            f"{cls.__name__}.{old} was renamed to {new}; {OUTLOOK}",
             DeprecationWarning,
             stacklevel=4,
         )
@@ -208,7 +231,7 @@ def renamed_property(old: str, new: str) -> property:
 
     def get(instance: object) -> Any:
         owner = type(instance).__name__
-        warn_deprecated(f"{owner}.{old} was renamed to {owner}.{new}; the old name will be removed")
+        warn_deprecated(f"{owner}.{old} was renamed to {owner}.{new}; {OUTLOOK}")
         return getattr(instance, new)
 
     return property(get, doc=f"Deprecated: use ``{new}``.")

@@ -49,6 +49,14 @@ class Derived(Generic[T]):
         return result
 
 
+def version_of(tensor: Tensor) -> object:
+    """Return a value that changes whenever torch changes a tensor in place.
+
+    Inference tensors do not count changes, so every call for one of them returns a new value.
+    """
+    return object() if tensor.is_inference() else tensor._version
+
+
 def _unchanged(
     versions: list[tuple[Tensor | None, int]], tensors: tuple[Tensor | None, ...]
 ) -> bool:

@@ -30,7 +30,8 @@ _LISTENER: ContextVar[Callable[[str, int, int], object] | None] = ContextVar(
 def bar_labels(**labels: str) -> Iterator[None]:
     """Show other labels on the progress bars of this context.
 
-    An application uses this to describe generic work in its own words.
+    An application uses this to describe generic work in its own words. Descriptions of the work,
+    such as mean values of a solve, are left out of bars with other labels.
 
     Args:
         labels: New labels by old labels, such as ``solving="restoring photographs"``.
@@ -76,7 +77,9 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, total: int, show: bool | None, estimate: bool = True) -> None:
-        self.label = (_LABELS.get() or {}).get(label, label)
+        labels = _LABELS.get() or {}
+        self.label = labels.get(label, label)
+        self.described = label not in labels
         self.kind = label
         self.total = total
         self.show = show
@@ -97,7 +100,7 @@ class ProgressBar:
         if self._display is None and self._is_due():
             self._display = self._open()
         if self._display is not None:
-            self._display.update(done, description)
+            self._display.update(done, description if self.described else "")
 
     def _is_due(self) -> bool:
         if self.show is not None:
@@ -163,7 +166,9 @@ class _Lines:
         self.pending = ""
 
     def update(self, done: int, description: str) -> None:
-        self.pending = f"{self.label} {done}/{self.total}, {description}"
+        self.pending = f"{self.label} {done}/{self.total}"
+        if description:
+            self.pending += f", {description}"
         if perf_counter() - self.last > INTERVAL:
             self.stop()
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mirrordescent._internal.deprecation import renamed_attributes, warn_deprecated
+from mirrordescent._internal.deprecation import OUTLOOK, renamed_attributes, warn_deprecated
 from mirrordescent.methods.accelerated import AMD, ASMD
 from mirrordescent.methods.adaptive import AdaptivePreconditioned
 from mirrordescent.methods.admm import ADMM
@@ -88,6 +88,6 @@ def __getattr__(name: str) -> Any:
         return _renamed(name)
     warn_deprecated(
         f"{__name__}.Relay was renamed to {__name__}.Switch, with the arguments certified=False "
-        f"and dual_start=False; the old name will be removed"
+        f"and dual_start=False; {OUTLOOK}"
     )
     return restarting_switch

@@ -5,6 +5,7 @@ import math
 import warnings
 from typing import Any
 
+from mirrordescent._internal.deprecation import OUTLOOK
 from mirrordescent._internal.suggestions import require_known
 from mirrordescent.methods.base import Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
@@ -29,7 +30,7 @@ def _names_of(cls: type) -> tuple[str, ...]:
     members = vars(cls)
     if "called" in members and "cli_names" not in members:
         warnings.warn(
-            f"{cls.__qualname__}.called was renamed to cli_names; the old name will be removed",
+            f"{cls.__qualname__}.called was renamed to cli_names; {OUTLOOK}",
             DeprecationWarning,
             stacklevel=3,
         )

@@ -56,6 +56,9 @@ class MirrorMap(Part, nn.Module):
 
     kind = "map"
 
+    def __init__(self) -> None:
+        super().__init__()
+
     # Required: the mathematics, for one tensor (batch, …).
 
     def _potential(self, x: Tensor) -> Tensor:

@@ -27,6 +27,9 @@ class Potential(Part, nn.Module):
 
     kind = "potential"
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @property
     def strong_convexity(self) -> float:
         """A constant α > 0 in ℓ₂ that holds for all values of the parameters."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mirrordescent import kernels
+from mirrordescent._internal.derived import version_of
 from mirrordescent.domains import Box, Domain, WholeSpace
 from mirrordescent.mirrors import products, resolvents
 from mirrordescent.mirrors.base import MirrorMap, StrongConvexity, unit
@@ -196,7 +197,8 @@ class SingularValues(MirrorMap):
 
     def fit(self, form: Form) -> Any:
         """Return the fit of an approximation to ∇φ*, cached until the inner map changes."""
-        versions = [(id(p), p._version) for p in (*self.inner.parameters(), *self.inner.buffers())]
+        tensors = (*self.inner.parameters(), *self.inner.buffers())
+        versions = [(id(tensor), version_of(tensor)) for tensor in tensors]
         if form not in self._fitted or self._fitted[form][0] != versions:
             self._fitted[form] = versions, FORMS[form].fitted(self._slope, self.products)
         return self._fitted[form][1]

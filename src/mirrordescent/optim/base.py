@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mirrordescent import kernels
-from mirrordescent._internal.deprecation import warn_deprecated
+from mirrordescent._internal.deprecation import OUTLOOK, warn_deprecated
 from mirrordescent.execution.changes import ChangeTracker
 from mirrordescent.execution.parameters import GradientBatch, GroupExecutor, updates_for
 from mirrordescent.execution.sharding import (
@@ -186,12 +186,12 @@ class MirrorOptimizer(Optimizer):
     @property
     def watches(self) -> bool:
         """Old name of ``track_changes``."""
-        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
+        warn_deprecated(f"watches was renamed to track_changes; {OUTLOOK}")
         return self.track_changes
 
     @watches.setter
     def watches(self, value: bool) -> None:
-        warn_deprecated("watches was renamed to track_changes; the old name will be removed")
+        warn_deprecated(f"watches was renamed to track_changes; {OUTLOOK}")
         self.track_changes = value
 
     @cached_property
