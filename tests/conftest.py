@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -20,10 +21,18 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+numbers_of_caches = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch):
-    """Keep tests away from the user's cache, and from each other's entries."""
-    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "cache"))
+def private_cache(tmp_path_factory, monkeypatch):
+    """Keep tests away from the user's cache, and from each other's entries.
+
+    The folder is created when it is used. ``tmp_path`` creates one for every test, which takes
+    several milliseconds.
+    """
+    folder = tmp_path_factory.getbasetemp() / "caches" / str(next(numbers_of_caches))
+    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(folder))
 
 
 @pytest.fixture
