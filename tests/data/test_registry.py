@@ -60,6 +60,7 @@ def test_the_directory_is_the_argument_then_the_variable_then_the_cache(tmp_path
     assert data_directory(tmp_path / "chosen") == tmp_path / "chosen"
     assert data_directory() == tmp_path / "named"
     monkeypatch.delenv("MIRRORDESCENT_DATA")
+    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "cache"))
     assert data_directory() == tmp_path / "cache" / "data"
 
 
