@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -38,7 +38,8 @@ class Entry:
         outside: Whether it belongs to another package.
         run: Function that solves the batch.
         solved: Number of solved problems.
-        seconds: Median time of the batch.
+        seconds: Median time of the batch, by the clock of the comparison.
+        timing: Times by the wall clock and in CPU time; None if it was not timed.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Entry:
     run: Callable[[], object] = field(repr=False)
     solved: int
     seconds: float = math.inf
+    timing: Timing | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -277,8 +279,8 @@ def _timed(entries: list[Entry], race: Race, end: float) -> list[Entry]:
     clock = clock_for(timings)
     timed = []
     for each in able:
-        seconds = Timing.median(timings[each.name], clock)
-        timed.append(Entry(each.name, each.accuracy, each.outside, each.run, most, seconds))
+        timing = timings[each.name]
+        timed.append(replace(each, seconds=timing.median(clock), timing=timing))
     return sorted(timed, key=lambda each: each.seconds)
 
 
