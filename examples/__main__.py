@@ -45,8 +45,8 @@ used for learning, tuning or choosing a solver; pictures come from other photogr
 
 """
 
-BUSY = """**Other processes were running.** CPU times are the results of this page, and verdicts rest
-on them. Wall-clock times are longer than on a quiet machine.
+BUSY = """**Other processes were running.** CPU times are the results of this page, and verdicts
+rest on them. Wall-clock times are longer than on a quiet machine.
 
 """
 
