@@ -497,14 +497,18 @@ class QP(Problem, SaddlePoint):
 
     def bound_of_pair(self, x: Tensor, u: Tensor) -> Tensor:
         """Return the lower bound of the class docstring, rounded down."""
-        bound, _ = self._best_bound(x, u)
+        bound, _ = self.best_bound(x, u)
         return rounded_down(bound, self.q.dtype)
 
-    def _best_bound(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def best_bound(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Return the best lower bound of a pair in double precision, and its multipliers.
 
         If variables with costs are bounded on one side only, a slope δ with the wrong sign makes
         the bound infinite. So multipliers that are smaller are tried too.
+
+        Args:
+            x: Points, (batch, n).
+            u: Multipliers, which are first clipped to the allowed ones, (batch, m).
         """
         y = self._cones.certainly_polar(self.prox_G_conjugate(u, 0.0).double())
         x = x.detach().double()
@@ -525,13 +529,14 @@ class QP(Problem, SaddlePoint):
         """
         low, high = self.variable_bounds()
         y = torch.where(self._bounds_one_variable, 0.0, y)
-        fixed = self.times_P(x.to(self.q)).double() + self.q.double()
-        moved = self.times_A_adjoint(y.to(self.q)).double()
+        size = _Magnitudes(self)
+        fixed = size.P(x)[0] + self.q.double()
+        moved = size.A_adjoint(y)[0]
         # δ = fixed + t · moved must not be negative where x has no upper bound, for example.
         rising = torch.where(high.isinf(), -moved, torch.where(low.isinf(), moved, 0.0))
         room = torch.where(high.isinf(), fixed, torch.where(low.isinf(), -fixed, 0.0))
         largest = torch.where(rising > 0, room / rising.clamp(min=1e-300), math.inf).amin(-1)
-        share = (largest * (1 - 1e3 * torch.finfo(self.q.dtype).eps)).clamp(0, 1)
+        share = (SHRINKING[1] * largest).clamp(0, 1)
         return share.unsqueeze(-1) * y
 
     @cached_property
@@ -704,7 +709,7 @@ class QP(Problem, SaddlePoint):
         for x, y in trajectory(program):
             x = x.to(self.q)
             value = self.value(x)
-            bound, y = self._best_bound(x, y.to(self.q))
+            bound, y = self.best_bound(x, y.to(self.q))
             lower = rounded_down(bound, self.q.dtype)
             y = y.to(self.q)
             best_x = torch.where((value < best_value).unsqueeze(-1), x, best_x)
