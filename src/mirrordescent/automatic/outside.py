@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from mirrordescent.automatic.attempts import in_brief
+from mirrordescent.problems import Problem
 from mirrordescent.racing import Contestant, Race, Timing, clock_for, time_in_turn
 from mirrordescent.references.estimate import until
 from mirrordescent.rivals import Rival, as_rival, known_rivals
 from mirrordescent.rivals.registry import SolveTo
 from mirrordescent.solving import Trace
+from mirrordescent.trees import Tree
 
 EXACT = 1e-6
 """Relative gap at which exact solvers are compared."""
@@ -26,6 +28,9 @@ ROUNDS = 7
 
 CHECK = 50
 """Iterations between two looks at the clock."""
+
+EVALUATIONS = 300
+"""Evaluations of f and its gradient for one problem that a solver may need for a first run."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +171,12 @@ def _prepare(
     The time for a batch is predicted from the time of one problem.
     """
     prepared = {}
+    pace = math.inf if end < perf_counter() else pace_of(alone.problem, alone.x0)
     for rival in rivals:
         left = end - perf_counter()
+        if EVALUATIONS * pace > left:
+            report(f"there is no time for {rival.name}")
+            continue
         try:
             one = rival.prepare(alone.problem, alone.x0)
             if one is None:
@@ -186,6 +195,18 @@ def _prepare(
         if many is not None:
             prepared[rival.name] = (rival, (many, one))
     return prepared
+
+
+@torch.no_grad()
+def pace_of(problem: Problem, x0: Tree) -> float:
+    """Return the seconds that f and its gradient take for some problems, at least."""
+    times = []
+    for _ in range(3):
+        began = perf_counter()
+        problem.value(x0)
+        problem.grad(x0)
+        times.append(perf_counter() - began)
+    return min(times)
 
 
 def _compare(
@@ -275,7 +296,8 @@ def _timed(entries: list[Entry], race: Race, end: float) -> list[Entry]:
     able = [each for each in entries if each.solved == most and most > 0]
     runs = {each.name: each.run for each in able}
     left = max(0.0, end - perf_counter())
-    timings = time_in_turn(runs, ROUNDS, left / 4) if runs else {}
+    rounds = ROUNDS if left > 0 else 1
+    timings = time_in_turn(runs, rounds, left / 4) if runs else {}
     clock = clock_for(timings)
     timed = []
     for each in able:

@@ -942,7 +942,7 @@ def _reduce(
 
 
 def _reduce_sparse(program: QP, *parts: Tensor) -> SparseProgram:
-    return SparseProgram(*parts, cones=program._cones)
+    return SparseProgram(program._cones, *parts)
 
 
 def _row_bounds(

@@ -243,6 +243,7 @@ class SparseProgram:
 
     def __init__(
         self,
+        cones: Cones,
         q: Tensor,
         l: Tensor,  # noqa: E741
         u: Tensor,
@@ -252,7 +253,6 @@ class SparseProgram:
         A_starts: Tensor,
         A_columns: Tensor,
         A_entries: Tensor,
-        cones: Cones,
     ) -> None:
         n = q.shape[-1]
         m = len(A_starts) - 1
