@@ -246,6 +246,25 @@ def test_infeasible_and_unbounded_cone_programs():
     assert solution.statuses == [md.Status.UNBOUNDED]
 
 
+def test_residuals_are_those_of_the_optimality_conditions():
+    """At the solution of a tight run all are small; at other points they are the definitions."""
+    program = random_program()
+    method = ADMM()
+    solution = md.solve(program, method, stop=md.gap(1e-6), iterations=20_000)
+    for name, values in method.residuals(program, solution.state).items():
+        assert float(values.abs().max()) < 1e-3, name
+    rough = md.solve(program, method, iterations=3, progress=False)
+    found = method.residuals(program, rough.state)
+    torch.testing.assert_close(found["primal"], program.violation(rough.x))
+    y = rough.state.work.multipliers(rough.state)
+    slope = rough.x @ program.P + program.q + y @ program.A
+    torch.testing.assert_close(found["dual"], slope.abs().amax(-1))
+    torch.testing.assert_close(
+        found["gap"], program.value(rough.x) - program.bound_of_pair(rough.x, y)
+    )
+    assert bool((found["gap"] > 0).all())
+
+
 def test_penalties_of_rows_and_cones_are_learned():
     program = random_program()
     count = program.reduced.cones.first + len(SIZES)

@@ -216,8 +216,9 @@ class ADMM(Method[ADMMState]):
     strongly convex where the equalities hold, and no cones.
 
     The method proves lower bounds (:class:`~mirrordescent.problems.QP`), so that ``gap(1e-4)``
-    works. Problems without a feasible point, or without a minimum, end with the status
-    ``INFEASIBLE`` or ``UNBOUNDED``; :meth:`certificate` returns the reason.
+    works, and :meth:`residuals` returns primal and dual residuals. Problems without a feasible
+    point, or without a minimum, end with the status ``INFEASIBLE`` or ``UNBOUNDED``;
+    :meth:`certificate` returns the reason.
 
     Args:
         rho: Penalty, relative to the scale of the objective: a number, or one for each inequality
@@ -316,6 +317,40 @@ class ADMM(Method[ADMMState]):
 
     def lower_bound(self, problem: Problem, state: ADMMState) -> Tensor | None:
         return cast(QP, problem).bound_of_pair(state.x, state.work.multipliers(state))
+
+    @torch.no_grad()
+    def residuals(self, problem: Problem, state: ADMMState) -> dict[str, Tensor]:
+        """Return the residuals of the optimality conditions, and the gap to the lower bound.
+
+        .. code-block:: none
+
+            primal  the largest violation of a constraint
+            dual    ‖Px + q + Aᵀy‖_∞
+            gap     f(x) − lower bound, which is infinite if nothing is proven
+
+        Args:
+            problem: The programs.
+            state: State of a run, such as ``solution.state``.
+
+        Returns:
+            ``primal``, ``dual`` and ``gap``, (batch,) each, in double precision.
+
+        >>> from mirrordescent import solve
+        >>> program = QP(torch.eye(2), torch.tensor([[-1.0, 0.0]]), torch.eye(2), torch.zeros(2))
+        >>> solution = solve(program, ADMM(), iterations=50)
+        >>> float(ADMM().residuals(program, solution.state)["dual"]) < 1e-5
+        True
+        """
+        program = cast(QP, problem)
+        x = state.x
+        y = state.work.multipliers(state)
+        slope = program.times_P(x) + program.q + program.times_A_adjoint(y.to(program.q))
+        lower = program.bound_of_pair(x, y)
+        return {
+            "primal": program.violation(x).double(),
+            "dual": slope.abs().amax(-1).double(),
+            "gap": program.value(x).double() - lower.double(),
+        }
 
     def excluded(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
         """Return the samples without a feasible point, and those without a minimum, (batch,).
