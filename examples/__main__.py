@@ -95,10 +95,10 @@ def key_of(name: str, minutes: float) -> str:
 
 
 def read(results: Path) -> dict[str, Any]:
-    """Return the stored results."""
+    """Return the stored results in the present form."""
     store = results / STORE
     stored: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
-    return stored
+    return {name: each for name, each in stored.items() if name in NAMES and "key" in each}
 
 
 def measure(name: str, minutes: float, out: Path, results: Path) -> None:
@@ -112,8 +112,7 @@ def measure(name: str, minutes: float, out: Path, results: Path) -> None:
     draw(found, load_family(path), results / f"own-{name}.png")
     result = {"key": key_of(name, minutes), "origin": origin, **as_data(found)}
     # Read the store only now: another process may have written to it meanwhile.
-    stored = {known: each for known, each in read(results).items() if known in NAMES}
-    stored[name] = result
+    stored = {**read(results), name: result}
     with whole(results / STORE) as partial:
         partial.write_text(json.dumps(stored, indent=1, sort_keys=True))
     with whole(results / PAGE) as partial:
