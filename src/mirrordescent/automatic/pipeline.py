@@ -301,7 +301,7 @@ class _Search:
     def _require_time(self) -> None:
         """Measure f and its gradient, and raise an error if the search cannot end in time."""
         draw = self.family.draw(torch.arange(self.batch))
-        self.pace = pace_of(draw.problem, draw.x0)
+        self.pace = self._agree(lambda: pace_of(draw.problem, draw.x0))
         needed = LEAST_EVALUATIONS * self.pace
         if needed > self.seconds:
             raise ValueError(

@@ -19,7 +19,6 @@ from mirrordescent.automatic.attempts import attempt, in_brief, tolerant
 from mirrordescent.automatic.candidates import (
     DUAL,
     FOR_PROGRAMS,
-    PLAIN,
     Candidate,
     candidates,
     method_for,
@@ -56,8 +55,6 @@ FIRST_STEPS = 0.1  # share of the time to construct candidates
 FIRST_RATE = 3e-2  # learning rate of a candidate's first round
 LATER_RATE = 1e-2
 SHORT_RUN = 100  # meta-steps below which learning rates are three times as high
-
-
 EARLIER = "the earlier solver"
 
 
@@ -133,6 +130,7 @@ class CandidateTraining:
         """
         first = dict[Candidate, Method[Any]]()
         self._trained = set[str]()
+        self._trained_plain = False
         began = perf_counter()
         end = began + seconds
         first_end = began + SHARES[0] * seconds
@@ -322,8 +320,9 @@ class CandidateTraining:
         steps, every = self.ledger.once(
             f"meta-steps of {key}", lambda: self._affordable_steps(method, settings, seconds)
         )
-        if stage == "first" and candidate.name == PLAIN:
-            steps = max(steps, MIN_META_STEPS)
+        if stage == "first" and candidate.plain and not self._trained_plain:
+            steps = max(steps, MIN_META_STEPS)  # however little time there is
+            self._trained_plain = True
         elif steps < MIN_META_STEPS:
             self.say(f"there is no time for {key}")
             return torch.inf

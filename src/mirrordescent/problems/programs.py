@@ -116,10 +116,9 @@ class QP(Problem, SaddlePoint):
 
     A cone adds κ max(‖s‖ − t, 0). If κ is larger than all multipliers, the minimisers of f are
     those of the program, and f(x) ≤ optimum + ε implies a violation of at most ε/(κ − ‖y*‖_∞),
-    which is 2ε/κ for κ = 2‖y*‖_∞.
-    If κ is too small, f is less than the optimum at some infeasible points. So a run to a gap of ε
-    counts as converged only if the violation, summed over rows, is at most 2ε/κ. This holds for
-    every κ.
+    which is 2ε/κ for κ = 2‖y*‖_∞. If κ is too small, f is less than the optimum at some infeasible
+    points. So a run to a gap of ε counts as converged only if the violation, summed over rows, is
+    at most 2ε/κ. This holds for every κ.
 
     **Lower bounds.** For multipliers y with |y| ≤ κ and any point x, with δ = Px + q + Aᵀy,
 
