@@ -139,8 +139,10 @@ class CandidateTraining:
             gradients = isinstance(self.earlier, GradientMethod)
             own = Candidate(EARLIER, Euclidean, "steps" if gradients else "primal-dual")
             first[own] = copy.deepcopy(self.earlier).requires_grad_(True)
+        construct_until = began + FIRST_STEPS * seconds
         for candidate in candidates(self.race.draw):
-            if first and not self._has_time_for(candidate, began + FIRST_STEPS * seconds):
+            enough = len(first) >= self.process[1]  # one for every process
+            if enough and not self._has_time_for(candidate, construct_until):
                 continue
             try:
                 first[candidate] = self._new_method(candidate, candidate.geometry())
