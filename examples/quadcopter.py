@@ -67,3 +67,6 @@ def present_state(generator):
 def Quadcopter():
     """Return the family of control problems with random states."""
     return md.from_cvxpy(control_problem(), present_state, torch.float64)
+
+
+family = Quadcopter()

@@ -74,8 +74,8 @@ def test_cones_that_are_not_supported_are_named():
     x = cp.Variable(3, name="x")
     q = cp.Parameter(3, name="q")
     for constraint, name in (
-        (cp.norm(x) <= 1, "second-order cones"),
         (cp.sum(cp.exp(x)) <= 3, "exponential cones"),
+        (cp.bmat([[x[0], 1], [1, x[1]]]) >> 0, "semidefinite cones"),
     ):
         family = md.from_cvxpy(
             cp.Problem(cp.Minimize(q @ x), [constraint]),
@@ -83,6 +83,42 @@ def test_cones_that_are_not_supported_are_named():
         )
         with pytest.raises(ValueError, match=f"needs {name}, which are not supported"):
             family.draw(range(1))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_second_order_cones_are_those_of_cvxpy(shared):
+    """‖Fx + f‖ ≤ 2 and ‖x₁, x₂‖ ≤ x₀ + 1, with parameters in f and, if not shared, in F."""
+    x = cp.Variable(3, name="x")
+    q = cp.Parameter(3, name="q")
+    f = cp.Parameter(2, name="f")
+    g = cp.Parameter(nonneg=True, name="g")
+    F = np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -1.0]])
+    left = F @ x + f if shared else g * (F @ x) + f
+    cones = [cp.norm(left) <= 2, cp.norm(x[1:]) <= x[0] + 1, x <= 3 + 0 * g, cp.sum(x) >= -g]
+    problem = cp.Problem(cp.Minimize(q @ x + 0.1 * cp.sum_squares(x)), cones)
+
+    def draw(generator):
+        return {
+            "q": torch.randn(3, generator=generator),
+            "f": 0.3 * torch.randn(2, generator=generator),
+            "g": 1 + torch.rand((), generator=generator),
+        }
+
+    family = md.from_cvxpy(problem, draw, torch.float64)
+    drawn = family.draw(range(3))
+    assert sum(drawn.problem.cones) == 6
+    assert (drawn.problem.A.ndim == 2) == shared
+    solution = md.solve(drawn.problem, md.ADMM(), stop=md.gap(1e-6), iterations=20_000)
+    assert set(solution.statuses) == {md.Status.CONVERGED}
+    found = family.unpack(solution.x)["x"].numpy()
+    for i in range(3):
+        values = draw(torch.Generator().manual_seed(i))
+        for parameter in problem.parameters():
+            parameter.value = values[parameter.name()].double().numpy()
+        problem.solve(cp.CLARABEL)
+        np.testing.assert_allclose(found[i], x.value, atol=2e-3)
+        value = float(drawn.problem.objective(solution.x)[i])
+        assert value == pytest.approx(problem.value, abs=1e-5)
 
 
 def test_problems_that_break_the_rules_are_refused():

@@ -1,6 +1,7 @@
 """A search keeps its time, survives errors of users, and says what its numbers mean."""
 
 import math
+import re
 import time
 
 import pytest
@@ -14,10 +15,11 @@ from mirrordescent.automatic.classical import race_classical_solvers, typical_st
 from mirrordescent.automatic.guarantees import least_share, tail_of
 from mirrordescent.automatic.outcome import attribution
 from mirrordescent.automatic.time_plan import TimePlan
+from mirrordescent.automatic.training import CandidateTraining
 from mirrordescent.learn import Draw, ProblemFamily
 from mirrordescent.learn.bounds import bounds_within
 from mirrordescent.learn.families import generators
-from mirrordescent.methods import WithinRange
+from mirrordescent.methods import NeverWorse, WithinRange
 from mirrordescent.racing import Race, Timing, best_setting, clock_for, speedup, time_in_turn
 from mirrordescent.references import certify
 
@@ -166,6 +168,74 @@ def test_gap_stops_methods_without_bounds_where_the_problem_has_some():
     assert bool((solution.lower <= least + 1e-12).all())
     gaps = (solution.value - least) / (problem.value(problem.start()) - least)
     assert float(gaps.max()) <= 1e-3
+
+
+class Slow(md.Quadratic):
+    """Every evaluation sleeps, so that the search has to save evaluations."""
+
+    def value(self, x):
+        time.sleep(5e-4)
+        return super().value(x)
+
+    def grad(self, x):
+        time.sleep(5e-4)
+        return super().grad(x)
+
+
+class SlowFamily(ProblemFamily):
+    def draw(self, seeds):
+        centres = torch.stack([torch.rand(6, generator=each) for each in generators(seeds)])
+        problem = Slow(torch.logspace(0, 2, 6), centres)
+        return Draw(problem, problem.start())
+
+
+def test_a_search_on_slow_problems_ends_in_time_or_says_how_long_it_takes(tmp_path):
+    with pytest.raises(ValueError, match="a search needs about 10000 evaluations") as refusal:
+        md.auto(SlowFamily(), minutes=0.01, out=tmp_path, batch=8)
+    seconds = 60 * float(re.search(r"minutes=([\d.]+) or more", str(refusal.value))[1])
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.Adam([parameter]).step()  # imports much of torch when it is first called
+    began = time.perf_counter()
+    found = md.auto(SlowFamily(), minutes=seconds / 60, out=tmp_path, batch=8)
+    assert time.perf_counter() - began <= 1.3 * seconds
+    assert found.classical.unseen.solved == 16
+
+
+def test_a_search_starts_from_an_earlier_solver(tmp_path, monkeypatch):
+    """Its learned numbers are found below its fallback, range and safeguard, and go on learning."""
+    monkeypatch.setattr(CandidateTraining, "_affordable_steps", lambda *_: (5, 5))
+    law = md.schedules.PowerLaws([1, 8], [0.02, 0.02])
+    whole = md.Switch(NeverWorse(md.GD(law)), 20, md.GD(0.04), certified=False, dual_start=False)
+    solver = WithinRange(whole, md.GD(0.04), {})
+    before = [each.detach().clone() for each in law.parameters()]
+    file = md.zoo.save(solver, tmp_path / "earlier", md.zoo.Card("earlier", "bowls"))
+    said = []
+    found = md.auto(
+        Bowls(), minutes=0.02, out=tmp_path, batch=4, rivals=None, say=said.append, start=file
+    )
+    assert any(line.startswith("the earlier solver, first: 5 meta-steps") for line in said)
+    after = next(each for each in found.contestants if each.kind == "the earlier solver")
+    learned = list(after.method.parameters())
+    assert [each.shape for each in learned] == [each.shape for each in before]
+    assert any(not torch.equal(a, b) for a, b in zip(learned, before, strict=True))
+    with pytest.raises(ValueError, match="start must be a learned solver, got GD"):
+        md.auto(Bowls(), minutes=0.02, out=tmp_path, start=md.GD(0.1))
+
+
+def test_the_first_line_comes_before_the_first_problem(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mirrordescent._internal.progress.FIRST_LINE", 0.0)
+    monkeypatch.setattr("mirrordescent._internal.progress.INTERVAL", 0.0)
+    seen = []
+
+    def draw(self, seeds):
+        seen.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bowls, "draw", draw)
+    with pytest.raises(KeyboardInterrupt):
+        md.auto(Bowls(), minutes=1, out=tmp_path, progress=True)
+    assert re.search(r"searching 0/100, drawing problems, about 60 s left", seen[0])
 
 
 def test_runs_are_timed_in_turn():

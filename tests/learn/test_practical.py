@@ -1,6 +1,7 @@
 """Families and solvers survive processes, ranges and folders, as users have them."""
 
 import inspect
+import pickle
 
 import cloudpickle
 import joblib
@@ -10,6 +11,8 @@ import mirrordescent as md
 from mirrordescent.cli.own_problems import LEARNED
 from mirrordescent.learn import Draw, ProblemFamily
 from mirrordescent.learn.families import generators
+from mirrordescent.methods import NeverWorse, WithinRange
+from mirrordescent.methods.within_range import feature_ranges
 
 
 def test_functions_that_use_the_library_run_in_other_processes():
@@ -37,6 +40,32 @@ def test_a_family_defined_in_a_function_is_pickled():
     torch.testing.assert_close(
         copy.draw(range(3)).problem.centre, Bowls().draw(range(3)).problem.centre
     )
+
+
+def test_solvers_and_programs_are_pickled_and_run_by_joblib():
+    """A solver as a search writes it, and a cone program with the caches of a first run."""
+    law = md.schedules.PowerLaws([1, 8], [0.1, 0.2])
+    rest = md.GD(0.1)
+    followed = md.Switch(NeverWorse(md.GD(law)), 5, rest, certified=False, dual_start=False)
+    quadratic = md.Quadratic(torch.ones(3), torch.randn(2, 3))
+    solver = WithinRange(followed, rest, feature_ranges(quadratic, quadratic.start()))
+    rows = torch.cat([torch.zeros(1, 3), torch.eye(3)])
+    q = torch.randn(2, 3)
+    ball = md.QP(torch.eye(3), q, rows, torch.tensor([-1.0, 0, 0, 0]), cones=[4])
+    admm = md.ADMM(torch.ones(1), md.schedules.PowerLaws([1], [1.5], bound=2.0))
+    admm.requires_grad_(False)
+
+    def run(problem, method):
+        return md.solve(problem, method, iterations=12, progress=False).x
+
+    for problem, method in ((quadratic, solver), (ball, admm)):
+        expected = run(problem, method)
+        for package in (pickle, cloudpickle):
+            copy, same = package.loads(package.dumps((problem, method)))
+            torch.testing.assert_close(run(copy, same), expected)
+        jobs = [joblib.delayed(run)(problem, method)] * 2
+        for found in joblib.Parallel(n_jobs=2)(jobs):
+            torch.testing.assert_close(found, expected)
 
 
 def test_generators_of_ranges_and_tensors_are_the_same():

@@ -282,6 +282,38 @@ def test_certificates_of_programs(options):
         assert float(certificate.lower[i]) <= reference(*data, i)[1] + 1e-7
 
 
+def test_one_sided_variables_have_bounds_before_multipliers_are_exact():
+    """min ⟨c, x⟩ with Ex = e and x ≥ 0, c > 0: small multiples of multipliers of E are feasible."""
+    generator = torch.Generator().manual_seed(0)
+    c = 0.5 + torch.rand(3, 9, generator=generator, dtype=DOUBLE)
+    E = torch.randn(4, 9, generator=generator, dtype=DOUBLE)
+    e = torch.rand(3, 9, generator=generator, dtype=DOUBLE) @ E.T
+    A = torch.cat([E, torch.eye(9, dtype=DOUBLE)])
+    lower = torch.cat([e, torch.zeros(3, 9, dtype=DOUBLE)], 1)
+    upper = torch.cat([e, torch.full((3, 9), math.inf, dtype=DOUBLE)], 1)
+    for dtype in (torch.float32, DOUBLE):
+        program = md.QP(*(d if d is None else d.to(dtype) for d in (None, c, A, lower, upper)))
+        solution = md.solve(program, ADMM(), stop=md.gap(1e-3), iterations=5000, check_every=20)
+        assert set(solution.statuses) == {md.Status.CONVERGED}
+        for i in range(3):
+            _, minimum = reference(None, c.numpy(), A.numpy(), lower.numpy(), upper.numpy(), i)
+            assert float(solution.lower[i]) <= minimum + (1e-5 if dtype == torch.float32 else 1e-9)
+        rough = md.solve(program, ADMM(), iterations=30, progress=False)
+        assert bool(ADMM().lower_bound(program, rough.state).isfinite().all())
+    certificate = md.certify(program, 1e-4, cache=False)
+    assert certificate.proven
+    assert certificate.verify(program).confirmed
+
+
+def test_a_sparse_program_is_certified_without_a_second_implementation():
+    P, q, A, l, u = random_program(n=8, rows=20, equal=2, definite=False)  # noqa: E741
+    sparse = md.QP(sp.csc_matrix(P), q, sp.csr_matrix(A), l, u)
+    certificate = md.certify(sparse, 1e-2, cache=False)
+    assert not certificate.proven
+    for i in range(5):
+        assert float(certificate.lower[i]) <= reference(P, q, A, l, u, i)[1] + 1e-7
+
+
 def test_bounds_of_variables_follow_from_rows():
     """x ≥ 0 and x₁ + 2x₂ ≤ 4 bound both variables; x₃ − x₂ = 1 bounds the third."""
     A = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 2, 0], [0, -1, 1]], dtype=DOUBLE)

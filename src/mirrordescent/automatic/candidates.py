@@ -127,9 +127,12 @@ def candidates(draw: Draw) -> list[Candidate]:
 
 def _program_candidates(problem: QP) -> list[Candidate]:
     name = "a penalty for every constraint"
-    names: dict[Form, str] = {"admm": name, "active sets": f"{name}, active sets"}
+    names: dict[Form, str] = {"admm": name}
     if not problem.sparse:
         names["start"] = f"{name} and a start"
+    if not problem.cones:
+        names["active sets"] = f"{name}, active sets"
+    if not (problem.sparse or problem.cones):
         names["start and active sets"] = f"{name} and a start, active sets"
     return [Candidate(text, Euclidean, form=form) for form, text in names.items()]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from mirrordescent.automatic.attempts import in_brief
+from mirrordescent.problems import Problem
 from mirrordescent.racing import Contestant, Race, Timing, clock_for, time_in_turn
 from mirrordescent.references.estimate import until
 from mirrordescent.rivals import Rival, as_rival, known_rivals
 from mirrordescent.rivals.registry import SolveTo
 from mirrordescent.solving import Trace
+from mirrordescent.trees import Tree
 
 EXACT = 1e-6
 """Relative gap at which exact solvers are compared."""
@@ -26,6 +28,12 @@ ROUNDS = 7
 
 CHECK = 50
 """Iterations between two looks at the clock."""
+
+SHORT = 0.02
+"""Seconds for which the pace of evaluations is measured."""
+
+EVALUATIONS = 300
+"""Evaluations of f and its gradient for one problem that a solver may need for a first run."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,8 @@ class Entry:
         outside: Whether it belongs to another package.
         run: Function that solves the batch.
         solved: Number of solved problems.
-        seconds: Median time of the batch.
+        seconds: Median time of the batch, by the clock of the comparison.
+        timing: Times by the wall clock and in CPU time; None if it was not timed.
     """
 
     name: str
@@ -47,6 +56,7 @@ class Entry:
     run: Callable[[], object] = field(repr=False)
     solved: int
     seconds: float = math.inf
+    timing: Timing | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -164,8 +174,12 @@ def _prepare(
     The time for a batch is predicted from the time of one problem.
     """
     prepared = {}
+    pace = math.inf if end < perf_counter() else pace_of(alone.problem, alone.x0)
     for rival in rivals:
         left = end - perf_counter()
+        if EVALUATIONS * pace > left:
+            report(f"there is no time for {rival.name}")
+            continue
         try:
             one = rival.prepare(alone.problem, alone.x0)
             if one is None:
@@ -184,6 +198,18 @@ def _prepare(
         if many is not None:
             prepared[rival.name] = (rival, (many, one))
     return prepared
+
+
+@torch.no_grad()
+def pace_of(problem: Problem, x0: Tree) -> float:
+    """Return the seconds that f and its gradient take for some problems, at least."""
+    times: list[float] = []
+    while len(times) < 3 or (len(times) < 20 and sum(times) < SHORT):
+        began = perf_counter()
+        problem.value(x0)
+        problem.grad(x0)
+        times.append(perf_counter() - began)
+    return min(times)
 
 
 def _compare(
@@ -273,12 +299,13 @@ def _timed(entries: list[Entry], race: Race, end: float) -> list[Entry]:
     able = [each for each in entries if each.solved == most and most > 0]
     runs = {each.name: each.run for each in able}
     left = max(0.0, end - perf_counter())
-    timings = time_in_turn(runs, ROUNDS, left / 4) if runs else {}
+    rounds = ROUNDS if left > 0 else 1
+    timings = time_in_turn(runs, rounds, left / 4) if runs else {}
     clock = clock_for(timings)
     timed = []
     for each in able:
-        seconds = Timing.median(timings[each.name], clock)
-        timed.append(Entry(each.name, each.accuracy, each.outside, each.run, most, seconds))
+        timing = timings[each.name]
+        timed.append(replace(each, seconds=timing.median(clock), timing=timing))
     return sorted(timed, key=lambda each: each.seconds)
 
 

@@ -21,7 +21,7 @@ from mirrordescent.automatic.candidates import DUAL, PLAIN, Candidate
 from mirrordescent.automatic.classical import classical_solvers, typical_step
 from mirrordescent.automatic.family_check import check_family
 from mirrordescent.automatic.outcome import CLEARLY, AutoResult, Evidence, verdict, with_rivals
-from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals
+from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals, pace_of
 from mirrordescent.automatic.page import page
 from mirrordescent.automatic.suitability import Suitability, assess
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
@@ -59,12 +59,15 @@ DRAWING = 0.05
 TUNING = 0.1
 CHECK = 0.03
 VERDICT = 0.2
+PATIENCE = 0.02  # of the time, for one run
 ITERATIONS = 2000  # budget of every method
 SAFEGUARD_COST = 1.15  # a safeguard may make a method slower by this factor
 BUSY_NOTE = (
     " Other processes were running, so that times were compared in CPU time: measure again on a "
     "quiet machine."
 )
+LEAST_EVALUATIONS = 10_000  # of f and its gradient, that a search needs
+EVALUATIONS_TO_LEARN = 130  # for each step of the horizon, that the shortest training needs
 LEAST_FOR_RATES = 5.0  # seconds that worst-case rates need at least
 TIMEOUT = timedelta(days=2)  # longest time that a process waits for another
 
@@ -144,6 +147,7 @@ def auto(
     say: Callable[[str], object] | None = None,
     progress: bool | None = None,
     rivals: Sequence[Any] | None = (),
+    start: str | Path | Method[Any] | None = None,
 ) -> AutoResult:
     """Find the fastest solver for a class of problems, and measure how much learning helps.
 
@@ -165,7 +169,8 @@ def auto(
         family: The class of problems. Its ``validation`` problems are used once, at the end.
         name: Name of the file and the page.
         accuracy: Relative gap (f − f*)/(f(x₀) − f*) to reach.
-        minutes: Approximate duration. At least two fifths of it are used for learning.
+        minutes: Approximate duration. At least two fifths of it are used for learning, unless the
+            time is too short to learn anything.
         out: Output folder, by default the one in which ``mirrordescent solve`` looks for solvers.
             An interrupted search in it is resumed.
         batch: Number of problems that are solved at once.
@@ -177,6 +182,12 @@ def auto(
         rivals: Further solvers to compare with, functions of a problem and its starts that return
             points, or instances of :class:`~mirrordescent.rivals.Rival`. Solvers of other packages
             that are installed and fit the problems are always compared, unless this is None.
+        start: Solver of an earlier search, or its file. Its learned method takes part and goes on
+            learning, for a class of problems that has drifted.
+
+    Raises:
+        ValueError: If f and its gradient are so slow that the search cannot end in time. The
+            message has the duration that is needed.
     """
     if not 0 < accuracy < 1 or not minutes > 0:
         raise ValueError(
@@ -198,6 +209,7 @@ def auto(
             TimePlan(60 * minutes, bar),
             process,
             rivals,
+            None if start is None else _learned_part(start),
         )
         return search.run()
 
@@ -219,8 +231,10 @@ class _Search:
         plan: TimePlan,
         process: tuple[int, int],
         rivals: Sequence[Any] | None,
+        earlier: Method[Any] | None = None,
     ) -> None:
         self.family = family
+        self.earlier = earlier
         self.rivals = rivals
         self.name = name
         self.accuracy = accuracy
@@ -242,8 +256,10 @@ class _Search:
             self.print(line)
 
     def run(self) -> AutoResult:
-        check_family(self.family.draw(torch.arange(2)))
         self.say("drawing and certifying problems")
+        self.plan.begin("drawing problems")
+        check_family(self.family.draw(torch.arange(2)))
+        self._require_time()
         with self.plan.stage("drawing and certifying problems", DRAWING * self.seconds):
             self.split = _SplitFamily(
                 self.family,
@@ -259,7 +275,12 @@ class _Search:
             self.say(
                 f"the minima of {self.split.estimated} of {5 * self.batch} problems are estimates"
             )
-        self.race = Race(self.split.validation(self.batch), self.accuracy, ITERATIONS)
+        self.race = Race(
+            self.split.validation(self.batch),
+            self.accuracy,
+            ITERATIONS,
+            patience=PATIENCE * self.seconds,
+        )
         with self.plan.stage("classical solvers", TUNING * self.seconds):
             classical = self._race_classical()
         best = min(classical, key=lambda each: each.rehearsal.seconds)
@@ -277,12 +298,25 @@ class _Search:
         with self.plan.stage("the verdict", self.plan.left):
             return self._decide(classical, best, learned)
 
+    def _require_time(self) -> None:
+        """Measure f and its gradient, and raise an error if the search cannot end in time."""
+        draw = self.family.draw(torch.arange(self.batch))
+        self.pace = self._agree(lambda: pace_of(draw.problem, draw.x0))
+        needed = LEAST_EVALUATIONS * self.pace
+        if needed > self.seconds:
+            raise ValueError(
+                f"a search needs about {LEAST_EVALUATIONS} evaluations of f and its gradient, "
+                f"which take {self.pace:.2g} s for {self.batch} problems: pass "
+                f"minutes={math.ceil(needed / 6) / 10:g} or more, or a smaller batch; got "
+                f"minutes={self.seconds / 60:.2g}"
+            )
+
     def _open_ledger(self) -> None:
         """Read the choices of an earlier search, if it had the same problems and settings."""
         rank, world = self.process
         file = f"choices-{rank}.json" if rank else "choices.json"
         self.ledger = Ledger(self.runs / file, self.resume)
-        request = [
+        request: list[Any] = [
             fingerprint(self.split.rehearsal.unbounded().problem, "auto"),
             self.accuracy,
             self.seconds,
@@ -290,6 +324,8 @@ class _Search:
             self.seed,
             world,
         ]
+        if self.earlier is not None:
+            request.append([float(p.detach().double().norm()) for p in self.earlier.parameters()])
         same = self.resume and self.ledger.choices.get("for", request) == request
         if not self._agree(lambda: same):
             self.ledger.choices = {}
@@ -323,7 +359,8 @@ class _Search:
                 continue
             method = solver.make(setting)
             name = solver.label(setting)
-            result = self._result(self.race, method)
+            race = self.race if able else replace(self.race, patience=math.inf)
+            result = self._result(race, method)
             self.say(f"{name}: {result}")
             contestants.append(Contestant(name, method, "classical", result))
         return contestants
@@ -343,8 +380,7 @@ class _Search:
         if able and left < 0:
             self.say(f"there is no time for {solver.name}")
             return self.ledger.once(solver.name, lambda: None)
-        if able:
-            race = replace(race, patience=max(1.0, left))
+        race = replace(race, patience=left if able else math.inf)
         cost = limited(iterations_needed(race), end, UNSOLVED * race.iterations)
         try:
             solver.make(solver.settings[0]).init(self.race.x0, self.race.problem)
@@ -374,6 +410,10 @@ class _Search:
             "seconds to learn", lambda: max(0.4, 1 - VERDICT - used / self.seconds) * self.seconds
         )
         self.plan.left = seconds + VERDICT * self.seconds
+        needed = EVALUATIONS_TO_LEARN * horizon * self.pace
+        if self._agree_once("no time to learn", lambda: needed > seconds):
+            self.say(f"there is no time to learn: it takes at least {needed:.2g} s")
+            return []
         training = CandidateTraining(
             self.split,
             self.race,
@@ -386,6 +426,8 @@ class _Search:
             self.resume,
             self.process,
             self.print,
+            self.pace,
+            self.earlier,
         )
         trained = training.train(seconds)
         with self.plan.stage("a race of all", VERDICT / 4 * self.seconds):
@@ -521,10 +563,14 @@ class _Search:
         """Compare with solvers of other packages, in the first process only."""
         if self.rivals is None or self.process != (0, 1):
             return None
+        left = self.seconds - (perf_counter() - self.began)
+        if left <= 0 and not self.rivals:
+            self.say("there is no time for solvers of other packages")
+            return None
         drawn = self.family.validation(1)
         alone = replace(race, draw=replace(drawn, lower=race.lower[:1]))
         contestants = [best] if ours is None else [best, ours]
-        seconds = VERDICT / 4 * self.seconds
+        seconds = max(0.0, min(VERDICT / 4 * self.seconds, left))
         return compare_with_rivals(race, alone, contestants, self.rivals, seconds, self.say)
 
     def _race_on_unseen_problems(self) -> tuple[Race, Bounds]:
@@ -582,6 +628,23 @@ class _Search:
         self.out.mkdir(parents=True, exist_ok=True)
         zoo.save(result.method, result.file, card)
         page(result).write(self.out / f"{self.name}.html")
+
+
+def _learned_part(start: str | Path | Method[Any]) -> Method[Any]:
+    """Return the learned method of a solver, without its safeguard, fallback and range.
+
+    Args:
+        start: Result of a search, or its file.
+    """
+    method: Any = start if isinstance(start, Method) else zoo.load(start)
+    while isinstance(method, WithinRange | Switch | Safeguarded | NeverWorse):
+        method = method.method
+    if not isinstance(method, Method) or not list(method.parameters()):
+        raise ValueError(
+            f"start must be a learned solver, got {type(method).__name__} without learned numbers: "
+            "the earlier search recommended a classical solver"
+        )
+    return method
 
 
 def _clearly_faster(ours: Contestant, best: Contestant, measured: Speedup | None) -> bool:

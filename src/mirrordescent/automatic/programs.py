@@ -28,10 +28,10 @@ POLISH = 10
 
 def program_solvers(problem: QP) -> list[TunableSolver]:
     """Return the classical solvers of a program."""
-    solvers = [
-        TunableSolver("ADMM", lambda rho: ADMM(rho, polish=0), PENALTIES),
-        TunableSolver("ADMM with active sets", partial(_polished, problem), PENALTIES),
-    ]
+    solvers = [TunableSolver("ADMM", lambda rho: ADMM(rho, polish=0), PENALTIES)]
+    if not problem.cones:
+        polished = partial(_polished, problem)
+        solvers.append(TunableSolver("ADMM with active sets", polished, PENALTIES))
     if problem.P is None:
         solvers.append(TunableSolver("PDHG", PDHG, RATIOS))
     else:
@@ -46,7 +46,7 @@ def _polished(problem: QP, rho: float) -> ADMM:
 def program_method(
     problem: Problem, rho: float, law: Callable[..., PowerLaws], polish: int, start: bool = False
 ) -> Method[Any]:
-    """Return ADMM with a learned penalty for every inequality, and a learned over-relaxation.
+    """Return ADMM with a learned penalty for every row or cone, and a learned over-relaxation.
 
     Args:
         problem: Programs of the class.
@@ -62,7 +62,8 @@ def program_method(
     if start:
         assert isinstance(program, ReducedProgram)
         predicted = fitted_start(program, dtype)
-    penalties = torch.full((program.rows,), rho, dtype=dtype)
+    count = program.cones.first + len(program.cones.sizes)
+    penalties = torch.full((count,), rho, dtype=dtype)
     single = not problem.sparse and polish > 0
     return ADMM(
         penalties,

@@ -32,6 +32,10 @@ class TimePlan:
         self.began = perf_counter()
         self.last_update = self.began
 
+    def begin(self, name: str) -> None:
+        """Show the first line, before anything was computed."""
+        self.bar.update(0, f"{name}, {in_words(self.left)} left")
+
     @contextmanager
     def stage(self, name: str, seconds: float) -> Iterator[None]:
         """Enter a stage that is planned to take some seconds."""

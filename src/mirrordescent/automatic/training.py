@@ -41,7 +41,7 @@ from mirrordescent.learn import (
 )
 from mirrordescent.learn.distributed import broadcast_module, broadcast_result, single_process
 from mirrordescent.learn.trainer import NothingLearned
-from mirrordescent.methods import Method
+from mirrordescent.methods import GradientMethod, Method
 from mirrordescent.mirrors import Euclidean, MirrorMap
 from mirrordescent.mirrors.inverse_check import require_inverse
 from mirrordescent.racing import Race, best_setting
@@ -51,9 +51,11 @@ MAX_META_STEPS = 3000
 VALIDATIONS = 10  # of a run, if there is time
 EVOLVED_PARAMETERS = 100  # methods with at most so many parameters are also trained by evolution
 SHARES = (0.35, 0.35, 0.3)  # of the time, for the three rounds
+FIRST_STEPS = 0.1  # share of the time to construct candidates
 FIRST_RATE = 3e-2  # learning rate of a candidate's first round
 LATER_RATE = 1e-2
 SHORT_RUN = 100  # meta-steps below which learning rates are three times as high
+EARLIER = "the earlier solver"
 
 
 class Ledger:
@@ -101,6 +103,8 @@ class CandidateTraining:
         resume: Whether to resume runs in the folder.
         process: Rank of this process, and number of processes.
         say: Function that is called with messages.
+        pace: Seconds that f and its gradient take for the problems of the race.
+        earlier: Learned method of an earlier search, which goes on learning.
     """
 
     family: ProblemFamily
@@ -114,29 +118,43 @@ class CandidateTraining:
     resume: bool
     process: tuple[int, int]
     say: Callable[[str], object]
+    pace: float = 0.0
+    earlier: Method[Any] | None = None
 
     def train(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
-        """Train candidates within a time budget in seconds; return those of the second round.
+        """Train candidates within a time budget in seconds; return the trained ones.
 
         All candidates take part in the first round. The four fastest and their variants get to the
         second, the two fastest to the third. The fastest candidate that learns only schedules is
         always among them.
         """
         first = dict[Candidate, Method[Any]]()
+        self._trained = set[str]()
+        self._trained_plain = False
         began = perf_counter()
         end = began + seconds
         first_end = began + SHARES[0] * seconds
         second_end = first_end + SHARES[1] * seconds
+        if self.earlier is not None:
+            gradients = isinstance(self.earlier, GradientMethod)
+            own = Candidate(EARLIER, Euclidean, "steps" if gradients else "primal-dual")
+            first[own] = copy.deepcopy(self.earlier).requires_grad_(True)
+        construct_until = began + FIRST_STEPS * seconds
         for candidate in candidates(self.race.draw):
-            if first and not self._has_time_for(candidate, end):
+            enough = len(first) >= self.process[1]  # one for every process
+            if enough and not self._has_time_for(candidate, construct_until):
                 continue
             try:
                 first[candidate] = self._new_method(candidate, candidate.geometry())
             except DomainError as error:
                 self.say(f"{candidate.name} cannot start: {error}")
-        order = self._train_round("first", first, first_end, lambda _: FIRST_RATE)
+
+        def first_rate(candidate: Candidate) -> float:
+            return LATER_RATE if candidate.name == EARLIER else FIRST_RATE
+
+        order = self._train_round("first", first, first_end, first_rate)
         second = {each: first[each] for each in _leaders(order, 4)}
-        second |= self._variants(order, first, end)
+        second |= self._variants(order, first, perf_counter() + FIRST_STEPS * seconds)
 
         def rate(candidate: Candidate) -> float:
             return LATER_RATE if candidate in first else FIRST_RATE
@@ -148,7 +166,8 @@ class CandidateTraining:
             lambda each, time: self._train_longest(each, third[each], time),
             end,
         )
-        return list(second.items())
+        trained = {each: second[each] for each in second if each.name in self._trained}
+        return list((trained or third).items())
 
     def _variants(
         self, order: list[Candidate], methods: dict[Candidate, Method[Any]], end: float
@@ -157,9 +176,10 @@ class CandidateTraining:
 
         They start with the map that the candidate has learned so far.
         """
+        order = [each for each in order if each.name != EARLIER]
         with_map = [each for each in order if not each.plain]
         added: dict[Candidate, Method[Any]] = {}
-        for parent in dict.fromkeys([order[0], *with_map[:1]]):
+        for parent in dict.fromkeys([*order[:1], *with_map[:1]]):
             for variant in variants_of(parent, self.race.draw):
                 names = {each.name for each in (*methods, *added)}
                 if variant.name in names or not self._has_time_for(variant, end):
@@ -186,12 +206,15 @@ class CandidateTraining:
             lambda each, time: self._train(each, methods[each], stage, time, rate(each)),
             end,
         )
+        self._trained |= {each.name for each, score in scores.items() if score < torch.inf}
 
         def fastest_first() -> list[str]:
-            ranks = {
-                each: (attempt(self.race, method, self.say).seconds, scores[each])
-                for each, method in methods.items()
-            }
+            ranks = {}
+            for each, method in methods.items():
+                time = math.inf
+                if each.name in self._trained:
+                    time = attempt(self.race, method, self.say).seconds
+                ranks[each] = (time, scores[each])
             return [each.name for each in sorted(methods, key=ranks.__getitem__)]
 
         key = f"the order after the {stage} round"
@@ -299,8 +322,9 @@ class CandidateTraining:
         steps, every = self.ledger.once(
             f"meta-steps of {key}", lambda: self._affordable_steps(method, settings, seconds)
         )
-        if stage == "first" and candidate.plain:
-            steps = max(steps, MIN_META_STEPS)
+        if stage == "first" and candidate.plain and not self._trained_plain:
+            steps = max(steps, MIN_META_STEPS)  # however little time there is
+            self._trained_plain = True
         elif steps < MIN_META_STEPS:
             self.say(f"there is no time for {key}")
             return torch.inf
@@ -348,7 +372,8 @@ class CandidateTraining:
         Both are measured on a copy. At most a quarter of the time that is left is for validations,
         except for the first and the last one.
         """
-        if seconds <= 0:
+        trial = 3 * 4 * self.horizon * self.pace  # of this measurement
+        if seconds <= trial:
             return 0, 1
         began = perf_counter()
         ends: list[float] = []

@@ -23,7 +23,7 @@ def admm_run(method: ADMM, problem: Problem, oracle: Oracle) -> Run[ADMMState] |
 
     .. code-block:: none
 
-        z  = min(max(w, low), high)
+        z  = min(max(w, low), high), or the projection in the rows of cones
         w⁺ = αb + (I − αCKCᵀR)(w − 2z) + (2 − α)z
 
     Only samples that are not solved exactly are iterated.
@@ -63,13 +63,17 @@ def _iterate(state: ADMMState, alphas: list[float]) -> ADMMState:
     z = torch.empty_like(w)
     turned = torch.empty_like(w)
     ahead = torch.empty_like(w)
+    cones = work.program.cones
     for alpha in alphas:
-        torch.clamp(w, low, high, out=z)
+        if cones:
+            z = cones.project(w, low, high)
+        else:
+            torch.clamp(w, low, high, out=z)
         torch.sub(w, z, alpha=2, out=turned)
         torch.addmm(bias, turned, work.parts.relaxed(alpha), beta=alpha, out=ahead)
         ahead.add_(z, alpha=2 - alpha)
         w, ahead = ahead, w
-    torch.clamp(w, low, high, out=z)
+    z = cones.project(w, low, high)
     new_z = z.to(state.z)
     new_y = (rho * (w - z)).to(state.y)
     if some:

@@ -21,7 +21,6 @@ LARGEST_MAP = 10_000_000
 
 Sampler: TypeAlias = Callable[[Generator], Mapping[str, Any]]
 CONES = {
-    "soc": "second-order cones",
     "exp": "exponential cones",
     "psd": "semidefinite cones",
     "p3d": "power cones",
@@ -123,7 +122,7 @@ class CVXPYFamily(ProblemFamily):
 
     def _stacked(self, values: list[Mapping[str, Any]]) -> QP:
         forms = [self._canonical(each) for each in values]
-        P, q, A, lower, upper = zip(*forms, strict=True)
+        P, q, A, lower, upper, cones = zip(*forms, strict=True)
         linear = all(each is None or not each.nnz for each in P)
         return QP(
             None if linear else self._stack(P),
@@ -131,10 +130,14 @@ class CVXPYFamily(ProblemFamily):
             self._stack(A),
             torch.tensor(np.stack(lower), dtype=self.dtype),
             torch.tensor(np.stack(upper), dtype=self.dtype),
+            cones=cones[0],
         )
 
     def _canonical(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return P, q, A, l and u by CVXPY's own map from parameters to a program."""
+        """Return P, q, A, l, u and cones by CVXPY's own map from parameters to a program.
+
+        CVXPY writes b − Ax ∈ K. Rows of second-order cones are negated.
+        """
         import cvxpy
 
         self._check_names(values)
@@ -145,20 +148,28 @@ class CVXPYFamily(ProblemFamily):
         for kind, name in CONES.items():
             if getattr(dims, kind, None):
                 raise ValueError(
-                    f"the problem needs {name}, which are not supported: only linear and quadratic "
-                    "programs are"
+                    f"the problem needs {name}, which are not supported: only linear, quadratic "
+                    "and second-order cone programs are"
                 )
         self.canonical_map = data["param_prob"]
         self._columns = dict(self.canonical_map.var_id_to_col)
         right = np.asarray(data["b"], dtype=float)
         lower = np.full(len(right), -np.inf)
         lower[: dims.zero] = right[: dims.zero]
+        upper = right.copy()
+        cones = tuple(dims.soc)
+        first = len(right) - sum(cones)
+        lower[first:] = -right[first:]
+        upper[first:] = np.inf
+        A = data["A"]
+        if cones:
+            A = _negated(A, first)
         P = data.get("P")
         if P is not None:
             P = P + P.T - _diagonal(P)  # CVXPY may store one triangle
             full = data["P"]
             P = full if abs(full - full.T).nnz == 0 else P
-        return P, np.asarray(data["c"], dtype=float), data["A"], lower, right
+        return P, np.asarray(data["c"], dtype=float), A, lower, upper, cones
 
     def _stack(self, matrices: tuple[Any, ...]) -> Any:
         """Return one matrix if all are the same, else a batch of dense matrices."""
@@ -219,7 +230,7 @@ class _AffineClass:
     @classmethod
     def of(cls, family: CVXPYFamily, canonical: tuple[Any, ...]) -> _AffineClass | None:
         """Return the class of a family; None if matrices depend on parameters or are large."""
-        P, q, A, lower, upper = canonical
+        P, q, A, lower, upper, cones = canonical
         n = len(q)
         stuffed = family.canonical_map
         count = stuffed.total_param_size
@@ -235,13 +246,18 @@ class _AffineClass:
         rows = entries.row[~in_matrix] - n * len(upper)
         np.add.at(bounds, (rows, entries.col[~in_matrix]), entries.data[~in_matrix])
         dense = A.toarray()
-        equalities = int(np.isfinite(lower).sum())
-        merged = _merged_rows(dense, equalities)
+        first = len(upper) - sum(cones)
+        equalities = int(np.isfinite(lower[:first]).sum())
+        merged = _merged_rows(dense[:first], equalities)
+        merged = _with_cones(merged, first, len(upper))
         kept = merged[0]
+        end = len(kept) - sum(cones)
         template = QP(
             None if P is None or not P.nnz else torch.tensor(P.toarray(), dtype=family.dtype),
             torch.tensor(q, dtype=family.dtype),
             torch.tensor(dense[kept], dtype=family.dtype),
+            np.where(np.arange(len(kept)) < end, -np.inf, 0.0),
+            cones=cones,
         )
         names = {each.id: each.name() for each in family.problem.parameters()}
         columns = stuffed.param_id_to_col
@@ -264,9 +280,10 @@ class _AffineClass:
 
     def confirmed(self, values: Mapping[str, Any], canonical: tuple[Any, ...]) -> bool:
         """Return whether the map gives the program that CVXPY itself gives."""
-        _, q, _, _, upper = canonical
+        _, q, _, lower, upper, _ = canonical
         row = np.append(self.columns({name: _array(v)[None] for name, v in values.items()}), 1.0)
-        return bool(np.allclose(self.q @ row, q) and np.allclose(self.bounds @ row, upper))
+        right = np.where(np.isinf(upper), -lower, upper)
+        return bool(np.allclose(self.q @ row, q) and np.allclose(self.bounds @ row, right))
 
     def program(self, values: Mapping[str, Any]) -> QP | None:
         """Return the programs for parameters with a leading batch dimension.
@@ -307,6 +324,26 @@ def _merged_rows(A: Any, equalities: int) -> tuple[Any, Any, Any]:
     return np.array(kept, int), np.array(row_of, int), np.array(signs, int)
 
 
+def _with_cones(merged: tuple[Any, Any, Any], first: int, rows: int) -> tuple[Any, Any, Any]:
+    """Add the rows of cones, which are kept, with the sign that they have in CVXPY."""
+    kept, row_of, signs = merged
+    last = np.arange(first, rows)
+    return (
+        np.append(kept, last),
+        np.append(row_of, len(kept) + last - first),
+        np.append(signs, np.full(len(last), -1)),
+    )
+
+
+def _negated(A: Any, first: int) -> Any:
+    """Return a matrix with the opposite of its last rows."""
+    import scipy.sparse as sp
+
+    signs = np.ones(A.shape[0])
+    signs[first:] = -1
+    return sp.csc_matrix(sp.diags(signs) @ A)
+
+
 def _array(value: Any) -> Any:
     return (value.numpy() if isinstance(value, Tensor) else np.asarray(value)).astype(float)
 
@@ -326,9 +363,9 @@ def from_cvxpy(
 ) -> CVXPYFamily:
     """Return a CVXPY problem with random parameters as a family of programs.
 
-    CVXPY itself translates the problem to a linear or quadratic program for every value of the
-    parameters. If the matrices do not depend on the parameters, all programs share them. Constant
-    terms of the objective are left out.
+    CVXPY itself translates the problem to a linear, quadratic or second-order cone program for
+    every value of the parameters. If the matrices do not depend on the parameters, all programs
+    share them. Constant terms of the objective are left out.
 
     Args:
         problem: Problem of CVXPY that follows its rules for parameters (DPP).

@@ -1,4 +1,4 @@
-"""ADMM for linear and quadratic programs, with one decomposition for a whole class of problems."""
+"""ADMM for linear, quadratic and cone programs, with one decomposition for a whole class."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class DenseWork:
 
     def start(self, x0: Tensor) -> tuple[Tensor, Tensor]:
         image = (self.program.image_of(x0.double())).to(x0)
-        return torch.clamp(image, self.low.to(x0), self.high.to(x0)), x0[:, :0]
+        return self.program.cones.project(image, self.low.to(x0), self.high.to(x0)), x0[:, :0]
 
     def step(self, state: ADMMState, alpha: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rho = self.parts.rho
@@ -105,7 +105,7 @@ class DenseWork:
         y = state.y.to(rho)
         ahead = self.bias + matvec(self.parts.M, rho * z - y)
         v = alpha * ahead + (1 - alpha) * z
-        z_new = torch.clamp(v + y / rho, self.low, self.high)
+        z_new = self.program.cones.project(v + y / rho, self.low, self.high)
         y_new = y + rho * (v - z_new)
         keep = state.exact.unsqueeze(-1)
         return (
@@ -168,7 +168,7 @@ class _SparseWork:
 
     def start(self, x0: Tensor) -> tuple[Tensor, Tensor]:
         image = torch.sparse.mm(self.program.C, x0.double().mT).mT
-        return torch.clamp(image, self.program.low, self.program.high).to(x0), x0
+        return self.program.cones.project(image, self.program.low, self.program.high).to(x0), x0
 
     def step(self, state: ADMMState, alpha: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return sparse_step(
@@ -202,24 +202,27 @@ class ADMM(Method[ADMMState]):
         z⁺ = min(max(w + y/ρ, low), high)
         y⁺ = y + ρ(w − z⁺)
 
-    with R = diag(ρ). Equalities are eliminated once for the class, and (H + CᵀRC)⁻¹ is computed
+    with R = diag(ρ). In the rows of cones, z⁺ − low is the projection of w + y/ρ − low onto K.
+    Equalities are eliminated once for the class, and (H + CᵀRC)⁻¹ is computed
     once for all problems that share their matrices, so that a step is one product with a matrix.
-    Penalties ρ, one for each inequality, are the metric of the method; they can be learned, and so
-    can the over-relaxation α and the start. A learned start is used for the samples whose residual
-    it makes smaller.
+    Penalties ρ, one for each inequality or cone, are the metric of the method; they can be learned,
+    and so can the over-relaxation α and the start. A learned start is used for the samples whose
+    residual it makes smaller.
 
     After every ``polish`` steps the active set is predicted: constraints at a bound whose
     multiplier has the right sign. The system of its optimality conditions is solved, the set is
     corrected a few times, and the solution is used if it satisfies all optimality conditions up to
     rounding. Otherwise the iteration goes on where it was. This needs an objective that is
-    strongly convex where the equalities hold.
+    strongly convex where the equalities hold, and no cones.
 
     The method proves lower bounds (:class:`~mirrordescent.problems.QP`), so that ``gap(1e-4)``
-    works. Problems without a feasible point, or without a minimum, end with the status
-    ``INFEASIBLE`` or ``UNBOUNDED``; :meth:`certificate` returns the reason.
+    works, and :meth:`residuals` returns primal and dual residuals. Problems without a feasible
+    point, or without a minimum, end with the status ``INFEASIBLE`` or ``UNBOUNDED``;
+    :meth:`certificate` returns the reason.
 
     Args:
-        rho: Penalty, relative to the scale of the objective: a number or one for each inequality.
+        rho: Penalty, relative to the scale of the objective: a number, or one for each inequality
+            and each cone.
         relaxation: Over-relaxation α in (0, 2), a number or a schedule.
         polish: Number of steps between predictions of the active set; 0 for none.
         rounds: Corrections of a predicted active set.
@@ -294,7 +297,8 @@ class ADMM(Method[ADMMState]):
     def warm_start(self, state: ADMMState, problem: Problem) -> ADMMState:
         """Return a state with the same multipliers and images, clipped to the new bounds."""
         work = self._work(problem)
-        z = torch.clamp(state.z, work.program.low.to(state.z), work.program.high.to(state.z))
+        program = work.program
+        z = program.cones.project(state.z, program.low.to(state.z), program.high.to(state.z))
         exact = torch.zeros_like(state.exact)
         return ADMMState(0, z, state.y, state.v, exact, work)
 
@@ -313,6 +317,40 @@ class ADMM(Method[ADMMState]):
 
     def lower_bound(self, problem: Problem, state: ADMMState) -> Tensor | None:
         return cast(QP, problem).bound_of_pair(state.x, state.work.multipliers(state))
+
+    @torch.no_grad()
+    def residuals(self, problem: Problem, state: ADMMState) -> dict[str, Tensor]:
+        """Return the residuals of the optimality conditions, and the gap to the lower bound.
+
+        .. code-block:: none
+
+            primal  the largest violation of a constraint
+            dual    ‖Px + q + Aᵀy‖_∞
+            gap     f(x) − lower bound, which is infinite if nothing is proven
+
+        Args:
+            problem: The programs.
+            state: State of a run, such as ``solution.state``.
+
+        Returns:
+            ``primal``, ``dual`` and ``gap``, (batch,) each, in double precision.
+
+        >>> from mirrordescent import solve
+        >>> program = QP(torch.eye(2), torch.tensor([[-1.0, 0.0]]), torch.eye(2), torch.zeros(2))
+        >>> solution = solve(program, ADMM(), iterations=50)
+        >>> float(ADMM().residuals(program, solution.state)["dual"]) < 1e-5
+        True
+        """
+        program = cast(QP, problem)
+        x = state.x
+        y = state.work.multipliers(state)
+        slope = program.times_P(x) + program.q + program.times_A_adjoint(y.to(program.q))
+        lower = program.bound_of_pair(x, y)
+        return {
+            "primal": program.violation(x).double(),
+            "dual": slope.abs().amax(-1).double(),
+            "gap": program.value(x).double() - lower.double(),
+        }
 
     def excluded(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
         """Return the samples without a feasible point, and those without a minimum, (batch,).
@@ -388,11 +426,14 @@ class ADMM(Method[ADMMState]):
             raise TypeError(f"ADMM needs a problem of class QP, got {name}")
         program = problem.reduced
         rho = torch.as_tensor(self.rho, device=problem.q.device)
-        if rho.ndim and rho.shape != (program.rows,):
-            raise ValueError(
-                f"rho must be a number or have one entry for each of the {program.rows} "
-                f"inequalities, got {tuple(rho.shape)}"
-            )
+        if rho.ndim:
+            count = program.cones.first + len(program.cones.sizes)
+            if rho.shape != (count,):
+                raise ValueError(
+                    f"rho must be a number or have one entry for each of the {count} inequalities "
+                    f"and cones, got {tuple(rho.shape)}"
+                )
+            rho = program.cones.penalties_of_rows(rho)
         if isinstance(program, SparseProgram):
             if self.precision == "single":
                 raise ValueError("ADMM iterates on sparse programs in double precision only")
@@ -430,12 +471,10 @@ def _normalised(direction: Tensor) -> Tensor:
 
 def _excluded_radius(program: QP, y: Tensor) -> Tensor:
     """Return the R below which no ‖x‖_∞ is feasible, by multipliers y; 0 if y excludes nothing."""
-    upper = program.u.double()
-    lower = program.l.double()
-    y = torch.where(upper.isfinite(), y, y.clamp(max=0))
-    y = torch.where(lower.isfinite(), y, y.clamp(min=0))
-    support = torch.where(y == 0, 0.0, torch.maximum(upper * y, lower * y)).sum(-1)
-    size = (torch.where(y == 0, 0.0, torch.maximum((upper * y).abs(), (lower * y).abs()))).sum(-1)
+    y = program.with_signs(y)
+    supports = program.supports(y)
+    support = supports.sum(-1)
+    size = supports.abs().sum(-1)
     clear = -support > 1e-6 * size.nan_to_num(posinf=0.0)
     pull = program.times_A_adjoint(y.to(program.q)).double().abs().sum(-1)
     rounding = 1e-7 if program.q.dtype == torch.float32 else 1e-14
@@ -450,7 +489,6 @@ def _falls_forever(program: QP, direction: Tensor) -> Tensor:
     tolerance = 1e-4
     bent = program.times_P(d).abs().amax(-1) > tolerance * slope.abs()
     Ad = program.times_A(d)
-    leaves_above = (Ad > tolerance) & program.u.isfinite()
-    leaves_below = (Ad < -tolerance) & program.l.isfinite()
-    stays = ~(leaves_above | leaves_below).any(-1)
+    leaves = program.recession_violations(Ad) > tolerance
+    stays = ~leaves.any(-1)
     return (slope < -tolerance * steepness) & ~bent & stays

@@ -63,9 +63,11 @@ class AffineStart(nn.Module):
         z, y = torch.split(predicted, self.rows, -1)
         low = program.low.to(dtype)
         high = program.high.to(dtype)
-        y = torch.where(high.isfinite(), y, y.clamp(max=0))
-        y = torch.where(low.isfinite(), y, y.clamp(min=0))
-        return {"z": torch.clamp(z, low, high), "y": y}
+        signed = torch.where(high.isfinite(), y, y.clamp(max=0))
+        signed = torch.where(low.isfinite(), signed, signed.clamp(min=0))
+        k = program.cones.first
+        y = torch.cat([signed[..., :k], program.cones.polar(y)[..., k:]], -1)
+        return {"z": program.cones.project(z, low, high), "y": y}
 
 
 @torch.no_grad()

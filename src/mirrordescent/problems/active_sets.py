@@ -104,7 +104,7 @@ def trajectory(
         primal = dual = 0.0
         for _ in range(every if program.rows else 0):
             v = 1.6 * (bias + matvec(M, rho * z - y)) - 0.6 * z
-            z_new = torch.clamp(v + y / rho, program.low, program.high)
+            z_new = program.cones.project(v + y / rho, program.low, program.high)
             y_new = y + rho * (v - z_new)
             primal = float((y_new - y).norm()) / size
             dual = float((z_new - z).norm())

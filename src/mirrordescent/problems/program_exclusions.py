@@ -29,7 +29,8 @@ def is_infeasible(program: QP, sample: int, multipliers: Tensor) -> bool:
     """Return whether multipliers y close to the given ones prove that no point is feasible.
 
     For every feasible x, ⟨Aᵀy, x⟩ = ⟨y, Ax⟩ ≤ Σᵢ max(uᵢyᵢ, lᵢyᵢ). If the least value of the left
-    side over the bounds of single variables is larger than the right side, no x is feasible.
+    side over the bounds of single variables is larger than the right side, no x is feasible. In the
+    rows of cones, −y ∈ K, and the terms of the right side are lᵢyᵢ.
 
     Args:
         program: Batch of programs.
@@ -44,9 +45,10 @@ def is_infeasible(program: QP, sample: int, multipliers: Tensor) -> bool:
     low, high = program.variable_bounds()
     least = _numbers(_of(low, sample))
     most = _numbers(_of(high, sample))
-    for y in _close_by(multipliers):
-        if _supported(y, lower, upper) and any(y):
-            support = _support(y, lower, upper)
+    for close in _close_by(multipliers):
+        y = _in_polar_cones(close, program)
+        if _supported(y, lower, upper, program) and any(y):
+            support = _support(y, lower, upper, program)
             pull = _times_transposed(rows, y, len(least))
             smallest = _smallest(pull, least, most)
             if smallest is not None and smallest > support:
@@ -76,10 +78,12 @@ def is_unbounded(program: QP, sample: int, direction: Tensor) -> bool:
         if _dot(costs, d) >= 0 or any(_dot(row, d) for row in curvature):
             continue
         images = [_dot(row, d) for row in rows]
-        if all(
+        scalar, cones = _parts_of(images, program)
+        stays = all(
             (image <= 0 or above is None) and (image >= 0 or below is None)
-            for image, below, above in zip(images, lower, upper, strict=True)
-        ):
+            for image, below, above in zip(scalar, lower, upper, strict=False)
+        )
+        if stays and all(map(_in_cone, cones)):
             return True
     return False
 
@@ -130,21 +134,56 @@ def _times_transposed(rows: Sequence[Row], y: Row, n: int) -> Row:
     return [sum((row[j] * each for row, each in used), Fraction(0)) for j in range(n)]
 
 
-def _supported(y: Row, lower: Sequence[Fraction | None], upper: Sequence[Fraction | None]) -> bool:
-    """Return whether every multiplier belongs to a bound that exists."""
+def _parts_of(vector: Row, program: QP) -> tuple[Row, list[Row]]:
+    """Return the entries of the scalar rows, and those of every cone."""
+    first = len(vector) - sum(program.cones)
+    parts = []
+    begin = first
+    for size in program.cones:
+        parts.append(vector[begin : begin + size])
+        begin += size
+    return vector[:first], parts
+
+
+def _in_cone(w: Row) -> bool:
+    """Return whether ‖s‖ ≤ t for w = (t, s)."""
+    return w[0] >= 0 and sum((each * each for each in w[1:]), Fraction(0)) <= w[0] * w[0]
+
+
+def _in_polar_cones(y: Row, program: QP) -> Row:
+    """Lower the first multiplier of every cone until −y ∈ K."""
+    scalar, cones = _parts_of(y, program)
+    moved = list(scalar)
+    for cone in cones:
+        head = cone[0]
+        if not _in_cone([-each for each in cone]):
+            length = math.sqrt(sum(float(each) ** 2 for each in cone[1:]))
+            head = -Fraction(length) * (1 + Fraction(1, 10**12))
+        moved += [head, *cone[1:]]
+    return moved
+
+
+def _supported(
+    y: Row, lower: Sequence[Fraction | None], upper: Sequence[Fraction | None], program: QP
+) -> bool:
+    """Return whether every multiplier belongs to a bound or a cone that exists."""
+    scalar, cones = _parts_of(y, program)
+    if not all(_in_cone([-each for each in cone]) for cone in cones):
+        return False
     return all(
         not (each > 0 and above is None) and not (each < 0 and below is None)
-        for each, below, above in zip(y, lower, upper, strict=True)
+        for each, below, above in zip(scalar, lower, upper, strict=False)
     )
 
 
 def _support(
-    y: Row, lower: Sequence[Fraction | None], upper: Sequence[Fraction | None]
+    y: Row, lower: Sequence[Fraction | None], upper: Sequence[Fraction | None], program: QP
 ) -> Fraction:
-    """Return Σᵢ max(uᵢyᵢ, lᵢyᵢ)."""
+    """Return Σᵢ max(uᵢyᵢ, lᵢyᵢ), with lᵢyᵢ in the rows of cones."""
     total = Fraction(0)
-    for each, below, above in zip(y, lower, upper, strict=True):
-        bound = above if each > 0 else below
+    first = len(y) - sum(program.cones)
+    for i, (each, below, above) in enumerate(zip(y, lower, upper, strict=True)):
+        bound = above if each > 0 and i < first else below
         if each and bound is not None:
             total += each * bound
     return total

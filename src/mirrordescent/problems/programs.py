@@ -1,8 +1,9 @@
-"""Linear and quadratic programs, in batches that may share their matrices."""
+"""Linear, quadratic and second-order cone programs, in batches that may share their matrices."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from mirrordescent.problems.reduced_programs import (
     multipliers,
 )
 from mirrordescent.problems.saddle import SaddlePoint
+from mirrordescent.problems.second_order_cones import Cones
 
 LARGEST_DENSE = 2000
 """Number of variables up to which eigenvalues are computed."""
@@ -64,6 +66,7 @@ class _Shared:
         A: Tensor,
         l: Tensor,  # noqa: E741
         u: Tensor,
+        cones: Cones,
     ) -> ProgramMatrices:
         """Return the matrices of a program, computed once for P, A and the kinds of rows."""
         kinds = (l == u, l == -math.inf, u == math.inf)
@@ -84,9 +87,9 @@ class _Shared:
             return kept
         differentiated = A.requires_grad or (P is not None and P.requires_grad)
         if differentiated or A.is_inference():
-            return ProgramMatrices(P, A, equal, free)
+            return ProgramMatrices(P, A, equal, free, cones)
         with torch.inference_mode(False):
-            self._matrices = ProgramMatrices(P, A, equal, free)
+            self._matrices = ProgramMatrices(P, A, equal, free, cones)
         self._kinds = kinds
         return self._matrices
 
@@ -101,7 +104,9 @@ class QP(Problem, SaddlePoint):
     """min ½⟨x, Px⟩ + ⟨q, x⟩ subject to l ≤ Ax ≤ u; a linear program if P = 0.
 
     Rows with l = u are equalities. Bounds may be infinite. All problems of a batch may share P and
-    A, or each has its own.
+    A, or each has its own. The last rows may belong to second-order cones instead: then Ax − l ∈ K
+    for these rows, with K = {(t, s): ‖s‖ ≤ t}. For example, ‖Fx + f‖ ≤ ⟨c, x⟩ + d has the rows
+    (c, F) of A with l = (−d, −f).
 
     **Value.** Constraints enter f by an exact penalty with a weight κ:
 
@@ -109,11 +114,11 @@ class QP(Problem, SaddlePoint):
 
         f(x) = ½⟨x, Px⟩ + ⟨q, x⟩ + κ Σᵢ max(aᵢx − uᵢ, lᵢ − aᵢx, 0)
 
-    If κ is larger than all multipliers, the minimisers of f are those of the program, and
-    f(x) ≤ optimum + ε implies a violation of at most ε/(κ − ‖y*‖_∞), which is 2ε/κ for κ = 2‖y*‖_∞.
-    If κ is too small, f is less than the optimum at some infeasible points. So a run to a gap of ε
-    counts as converged only if the violation, summed over rows, is at most 2ε/κ. This holds for
-    every κ.
+    A cone adds κ max(‖s‖ − t, 0). If κ is larger than all multipliers, the minimisers of f are
+    those of the program, and f(x) ≤ optimum + ε implies a violation of at most ε/(κ − ‖y*‖_∞),
+    which is 2ε/κ for κ = 2‖y*‖_∞. If κ is too small, f is less than the optimum at some infeasible
+    points. So a run to a gap of ε counts as converged only if the violation, summed over rows, is
+    at most 2ε/κ. This holds for every κ.
 
     **Lower bounds.** For multipliers y with |y| ≤ κ and any point x, with δ = Px + q + Aᵀy,
 
@@ -124,7 +129,8 @@ class QP(Problem, SaddlePoint):
     Let E be the rows of the equalities. If P + ρEᵀE ⪰ μI with μ > 0, r is at most ‖δ‖²/(2μ), with
     ρEᵀ(Ex − e) added to δ. If all variables are bounded, r is at most the largest −⟨δ, x' − x⟩ over
     these bounds. The smaller number is used. The bound is computed in double precision, and all
-    rounding errors are subtracted. ``assumptions`` lists the statements that it depends on.
+    rounding errors are subtracted. ``assumptions`` lists the statements that it depends on. For
+    cones, −y ∈ K, and the term of the sum is ⟨l, y⟩.
 
     Args:
         P: Symmetric positive semidefinite matrix, (n, n) or (batch, n, n); a sparse matrix of SciPy
@@ -136,6 +142,8 @@ class QP(Problem, SaddlePoint):
         penalty: Weight κ > ‖y*‖_∞, a number or (batch,). By default twice the largest multiplier
             after a short run.
         radius: Bound on ‖x‖_∞ of some minimiser, if it is known.
+        cones: Sizes of second-order cones, to which the last rows of A belong. There l is finite
+            and u = ∞.
 
     >>> P = torch.eye(2)
     >>> program = QP(P, torch.tensor([[-1.0, 0.0]]), torch.ones(1, 2), torch.ones(1), torch.ones(1))
@@ -162,6 +170,7 @@ class QP(Problem, SaddlePoint):
         u: Any = None,
         penalty: float | Tensor | None = None,
         radius: float | None = None,
+        cones: Sequence[int] = (),
     ) -> None:
         q = as_tensor(q, "q")
         n = q.shape[-1]
@@ -174,7 +183,7 @@ class QP(Problem, SaddlePoint):
         batch = _common_batch(tensors)
         super().__init__(batch, (n,), q=q)
         _check_shapes(P, A, n)
-        self._fill(P, A, l, u, penalty, radius, _Shared())
+        self._fill(P, A, l, u, penalty, radius, Cones(m, cones), _Shared())
 
     def _fill(
         self,
@@ -184,12 +193,16 @@ class QP(Problem, SaddlePoint):
         u: Tensor,
         penalty: float | Tensor | None,
         radius: float | None,
+        cones: Cones,
         shared: _Shared,
     ) -> None:
         """Set the data of a program, of which P and A were checked."""
         ordered = bool((l <= u).all())
         if not ordered or (l.numel() and (l.amax() == math.inf or u.amin() == -math.inf)):
             raise ValueError("bounds must satisfy l ≤ u with l < ∞ and u > −∞")
+        in_cones = (l[..., cones.first :].isfinite(), u[..., cones.first :] == math.inf)
+        if cones and not all(bool(each.all()) for each in in_cones):
+            raise ValueError("the rows of cones need finite l and u = ∞")
         self.register_buffer("l", l)
         self.register_buffer("u", u)
         self._set("P", P)
@@ -201,6 +214,7 @@ class QP(Problem, SaddlePoint):
         else:
             self.penalty = penalty
         self.proximable = P is None
+        self._cones = cones
         self._estimated: Tensor | None = None
         self._shared = shared
 
@@ -239,7 +253,7 @@ class QP(Problem, SaddlePoint):
         penalty = self.penalty
         if isinstance(penalty, Tensor) and penalty.ndim and len(penalty) != batch:
             penalty = float(penalty.max())
-        program._fill(self.P, self.A, lower, upper, penalty, self.radius, self._shared)
+        program._fill(self.P, self.A, lower, upper, penalty, self.radius, self._cones, self._shared)
         return program
 
     def _set(self, name: str, matrix: Tensor | SparseMatrix | None) -> None:
@@ -257,7 +271,13 @@ class QP(Problem, SaddlePoint):
             "u": self.u,
             "penalty": self.penalty,
             "radius": self.radius,
+            "cones": list(self.cones),
         }
+
+    @property
+    def cones(self) -> tuple[int, ...]:
+        """Sizes of the second-order cones of the last rows."""
+        return self._cones.sizes
 
     @property
     def sparse(self) -> bool:
@@ -285,9 +305,17 @@ class QP(Problem, SaddlePoint):
         return (x * (0.5 * self.times_P(x) + self.q)).sum(-1)
 
     def violations(self, x: Tensor) -> Tensor:
-        """max(Ax − u, l − Ax, 0) of every row: (batch, m)."""
+        """max(Ax − u, l − Ax, 0) of every row: (batch, m).
+
+        The first row of a cone has max(‖s‖ − t, 0), and its other rows have 0.
+        """
         Ax = self.times_A(x)
-        return torch.maximum(Ax - self.u, self.l - Ax).clamp(min=0)
+        over = torch.maximum(Ax - self.u, self.l - Ax).clamp(min=0)
+        if not self._cones:
+            return over
+        scalar = over[..., : self._cones.first]
+        in_cones = self._cones.violations(Ax - self.l)[..., self._cones.first :]
+        return torch.cat([scalar, in_cones], -1)
 
     def violation(self, x: Tensor) -> Tensor:
         """The largest violation of a constraint, per sample: (batch,)."""
@@ -332,7 +360,12 @@ class QP(Problem, SaddlePoint):
         error = sum_error(Ax_size, x.shape[-1])
         below = Ax + error <= self.u.double()
         above = Ax - error >= self.l.double()
-        return (below & above).all(-1)
+        k = self._cones.first
+        feasible = (below & above)[..., :k].all(-1)
+        if self._cones:
+            error = error + unit(4) * (Ax.abs() + self.l.double().abs())
+            feasible = feasible & self._cones.contains(Ax - self.l.double(), error)
+        return feasible
 
     def grad(self, x: Tensor) -> Tensor:
         """Return Px + q plus a subgradient of the penalty."""
@@ -345,8 +378,15 @@ class QP(Problem, SaddlePoint):
     def _gradient(self, x: Tensor, width: float | Tensor) -> Tensor:
         Ax = self.times_A(x)
         over = _ramp(Ax - self.u, width) - _ramp(self.l - Ax, width)
+        if self._cones:
+            over = torch.cat([over[..., : self._cones.first], self._cone_slopes(Ax, width)], -1)
         slope = self.weight.unsqueeze(-1) * over
         return self.times_P(x) + self.q + self.times_A_adjoint(slope)
+
+    def _cone_slopes(self, Ax: Tensor, width: float | Tensor) -> Tensor:
+        """Return the gradients of max(‖s‖ − t, 0) in the rows of cones."""
+        relative = Ax - self.l
+        return self._cones.slopes(relative, _ramp(self._cones.excess(relative), width))
 
     # The saddle-point form.
 
@@ -394,17 +434,60 @@ class QP(Problem, SaddlePoint):
         return x - step * self.q
 
     def prox_G_conjugate(self, u: Tensor, sigma: float | Tensor) -> Tensor:
-        """Return u − σ P_[l, u](u/σ) with |u| ≤ κ; for σ = 0, clip u to allowed signs."""
+        """Return u − σ P_[l, u](u/σ) with |u| ≤ κ; for σ = 0, clip u to allowed signs.
+
+        In the rows of cones, return the projection of u − σl onto the points of −K with −t ≤ κ.
+        """
         if isinstance(sigma, Tensor) and sigma.ndim:
             sigma = sigma.unsqueeze(-1)
+        kappa = self.weight.unsqueeze(-1)
+        in_cones = None
+        if self._cones:
+            in_cones = self._cones.polar(u - sigma * self.l, kappa)
+            in_cones = in_cones[..., self._cones.first :]
         if not isinstance(sigma, Tensor) and sigma == 0:
             moved = u
         else:
             moved = u - sigma * torch.clamp(u / sigma, self.l, self.u)
-        kappa = self.weight.unsqueeze(-1)
         low = torch.where(self.l.isfinite(), -kappa, 0.0)
         high = torch.where(self.u.isfinite(), kappa, 0.0)
-        return torch.maximum(torch.minimum(moved, high), low)
+        clipped = torch.maximum(torch.minimum(moved, high), low)
+        if in_cones is None:
+            return clipped
+        return torch.cat([clipped[..., : self._cones.first], in_cones], -1)
+
+    def with_signs(self, y: Tensor) -> Tensor:
+        """Return the multipliers closest to y that belong to bounds and cones that exist."""
+        signed = torch.where(self.u.isfinite(), y, y.clamp(max=0))
+        signed = torch.where(self.l.isfinite(), signed, signed.clamp(min=0))
+        if not self._cones:
+            return signed
+        polar = self._cones.certainly_polar(self._cones.polar(y))
+        return torch.cat([signed[..., : self._cones.first], polar[..., self._cones.first :]], -1)
+
+    def supports(self, y: Tensor) -> Tensor:
+        """Return the largest ⟨y, w⟩ over allowed images w, in double precision, row by row.
+
+        Args:
+            y: Multipliers with the right signs; −y ∈ K in the rows of cones.
+        """
+        lower = self.l.double()
+        upper = self.u.double()
+        supports = torch.maximum(_times(upper, y), _times(lower, y))
+        if not self._cones:
+            return supports
+        k = self._cones.first
+        return torch.cat([supports[..., :k], (lower * y)[..., k:]], -1)
+
+    def recession_violations(self, Ad: Tensor) -> Tensor:
+        """Return how far images leave the constraints along a direction d, row by row."""
+        above = torch.where(self.u.isfinite(), Ad, 0.0)
+        below = torch.where(self.l.isfinite(), -Ad, 0.0)
+        over = torch.maximum(above, below).clamp(min=0)
+        if not self._cones:
+            return over
+        k = self._cones.first
+        return torch.cat([over[..., :k], self._cones.violations(Ad)[..., k:]], -1)
 
     # Lower bounds.
 
@@ -412,18 +495,60 @@ class QP(Problem, SaddlePoint):
         return self.bound_of_pair(cast(Tensor, self.start(len(u))), u)
 
     def bound_of_pair(self, x: Tensor, u: Tensor) -> Tensor:
-        """Return the lower bound of the class docstring, rounded down.
+        """Return the lower bound of the class docstring, rounded down."""
+        bound, _ = self.best_bound(x, u)
+        return rounded_down(bound, self.q.dtype)
 
-        If variables with costs are bounded on one side only, a rounding error of δ with the wrong
-        sign would make it infinite. So multipliers that are a little smaller are tried too.
+    def best_bound(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the best lower bound of a pair in double precision, and its multipliers.
+
+        If variables with costs are bounded on one side only, a slope δ with the wrong sign makes
+        the bound infinite. So multipliers that are smaller are tried too.
+
+        Args:
+            x: Points, (batch, n).
+            u: Multipliers, which are first clipped to the allowed ones, (batch, m).
         """
-        y = self.prox_G_conjugate(u, 0.0).double()
+        y = self._cones.certainly_polar(self.prox_G_conjugate(u, 0.0).double())
         x = x.detach().double()
         if self._convexity()[0] > 0:
-            bound = self._bound(x, y)
+            return self._bound(x, y), y
+        candidates = [factor * y for factor in SHRINKING]
+        candidates.append(self._with_right_signs(x, y))
+        bounds = torch.stack([self._bound(x, each) for each in candidates])
+        bound, index = bounds.max(0)
+        stacked = torch.stack(candidates)
+        return bound, stacked[index, torch.arange(len(bound), device=bound.device)]
+
+    def _with_right_signs(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return multiples of y for which δ = Px + q + Aᵀy has the sign that bounds of x permit.
+
+        Multipliers of rows that bound single variables are set to 0, since the bound accounts for
+        these variables itself.
+        """
+        low, high = self.variable_bounds()
+        y = torch.where(self._bounds_one_variable, 0.0, y)
+        size = _Magnitudes(self)
+        fixed = size.P(x)[0] + self.q.double()
+        moved = size.A_adjoint(y)[0]
+        # δ = fixed + t · moved must not be negative where x has no upper bound, for example.
+        rising = torch.where(high.isinf(), -moved, torch.where(low.isinf(), moved, 0.0))
+        room = torch.where(high.isinf(), fixed, torch.where(low.isinf(), -fixed, 0.0))
+        largest = torch.where(rising > 0, room / rising.clamp(min=1e-300), math.inf).amin(-1)
+        share = (SHRINKING[1] * largest).clamp(0, 1)
+        return share.unsqueeze(-1) * y
+
+    @cached_property
+    def _bounds_one_variable(self) -> Tensor:
+        """Whether a row has a single entry and belongs to no cone, (m,) bool."""
+        if isinstance(self.A, SparseMatrix):
+            single = self.A.starts.diff() == 1
         else:
-            bound = torch.stack([self._bound(x, factor * y) for factor in SHRINKING]).amax(0)
-        return rounded_down(bound, self.q.dtype)
+            entries = (self.A != 0).sum(-1)
+            single = (entries == 1).all(0) if entries.ndim == 2 else entries == 1
+        single = single.clone()
+        single[self._cones.first :] = False
+        return single
 
     def _bound(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the lower bound of a pair in double precision."""
@@ -448,7 +573,7 @@ class QP(Problem, SaddlePoint):
         extra, _ = size.A_adjoint(equal * residual_error)
         delta = Px + q + back
         delta_error = sum_error(Px_size + q.abs() + back.abs(), n + m) + back_error + extra.abs()
-        supports = torch.maximum(_times(upper, y), _times(lower, y))
+        supports = self.supports(y)
         summands = [0.5 * x * Px, q * x, y * Ax, -supports, 0.5 * equal * residual.square()]
         sizes = [
             x.abs() * Px_size,
@@ -488,7 +613,8 @@ class QP(Problem, SaddlePoint):
     def variable_bounds(self) -> tuple[Tensor, Tensor]:
         """Return bounds on single variables, from the rows of A and ``radius``.
 
-        Rows with one entry are used, and for a dense A interval arithmetic on all rows.
+        Rows with one entry are used, and for a dense A interval arithmetic on all rows. If the
+        first row of a cone is 0, so that ‖s‖ ≤ t for a fixed t, its other rows are bounded.
         """
         low, high = _KNOWN_VARIABLE_BOUNDS(self, *self._arrays())
         if self.radius is None:
@@ -496,9 +622,14 @@ class QP(Problem, SaddlePoint):
         return low.clamp(min=-self.radius), high.clamp(max=self.radius)
 
     def _arrays(self) -> tuple[Tensor, ...]:
+        lower = self.l
+        upper = self.u
+        if self._cones:
+            matrix = self.A.starts if isinstance(self.A, SparseMatrix) else self.A
+            lower, upper = _KNOWN_ROW_BOUNDS(self, matrix, lower, upper)
         if isinstance(self.A, SparseMatrix):
-            return self.A.entries, self.l, self.u, self.A.starts, self.A.columns
-        return self.A, self.l, self.u
+            return self.A.entries, lower, upper, self.A.starts, self.A.columns
+        return self.A, lower, upper
 
     def _convexity(self) -> tuple[float, float]:
         """Return μ and the multiple ρ of squared equalities for which P + ρEᵀE ⪰ μI."""
@@ -576,9 +707,10 @@ class QP(Problem, SaddlePoint):
         stalled = 0
         for x, y in trajectory(program):
             x = x.to(self.q)
-            y = y.to(self.q)
             value = self.value(x)
-            lower = self.bound_of_pair(x, y)
+            bound, y = self.best_bound(x, y.to(self.q))
+            lower = rounded_down(bound, self.q.dtype)
+            y = y.to(self.q)
             best_x = torch.where((value < best_value).unsqueeze(-1), x, best_x)
             best_value = torch.minimum(value, best_value)
             higher = (lower > best_lower).unsqueeze(-1)
@@ -805,7 +937,45 @@ def _reduce(
     u: Tensor,
 ) -> ReducedProgram:
     """Return a program without its equalities; matrices are those of its class."""
-    return ReducedProgram(program._shared.matrices(P, A, l, u), q, l, u)
+    return ReducedProgram(program._shared.matrices(P, A, l, u, program._cones), q, l, u)
+
+
+def _reduce_sparse(program: QP, *parts: Tensor) -> SparseProgram:
+    return SparseProgram(program._cones, *parts)
+
+
+def _row_bounds(
+    program: QP,
+    matrix: Tensor,
+    l: Tensor,  # noqa: E741
+    u: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return bounds of Ax in double precision, also in the rows of cones with a fixed t.
+
+    A cone has a fixed t if its first row in A is 0. Then |sᵢ| ≤ t. All bounds are rounded outwards.
+
+    Args:
+        program: The program.
+        matrix: A if it is dense, otherwise the starts of its rows.
+        l: Lower bounds.
+        u: Upper bounds.
+    """
+    cones = program._cones
+    zero = matrix.diff() == 0 if matrix.ndim == 1 else (matrix == 0).all(-1)
+    zero = zero.all(0) if zero.ndim == 2 else zero
+    fixed = cones.spread(zero[cones.first :][cones.heads])
+    shift = l.double()[..., cones.first :]
+    t = -cones.spread(shift[..., cones.heads])
+    infinity = torch.full_like(shift, math.inf)
+    low = torch.where(fixed, torch.nextafter(shift - t, -infinity), -infinity)
+    high = torch.where(fixed, torch.nextafter(shift + t, infinity), infinity)
+    tails = cones.is_tail.to(l.device)
+    ends = (torch.where(tails, low, shift), torch.where(tails, high, infinity))
+    bounds = []
+    for rows, end in zip((l.double(), u.double()), ends, strict=True):
+        scalar = rows[..., : cones.first].expand(*end.shape[:-1], -1)
+        bounds.append(torch.cat([scalar, end], -1))
+    return bounds[0], bounds[1]
 
 
 def _largest_negative_curvature(P: Tensor) -> float:
@@ -820,7 +990,8 @@ _KNOWN_NEGATIVE_CURVATURE = Derived(_largest_negative_curvature)
 _KNOWN_VARIABLE_BOUNDS = Derived(_variable_bounds)
 _KNOWN_CONVEXITY = Derived(_augmented_convexity)
 _KNOWN_REDUCTION = Derived(_reduce, with_owner=True)
-_KNOWN_SPARSE = Derived(SparseProgram)
+_KNOWN_SPARSE = Derived(_reduce_sparse, with_owner=True)
+_KNOWN_ROW_BOUNDS = Derived(_row_bounds, with_owner=True)
 
 
 def _matrix(matrix: Any, name: str, like: Tensor, shape: tuple[int, int] | None) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 from mirrordescent._internal.arrays import csr_tensor
 from mirrordescent._internal.extras import requires_extra
 from mirrordescent.problems.quadratics import matvec
+from mirrordescent.problems.second_order_cones import Cones
 
 RIDGE = 1e-10
 """Multiple of the identity, relative to the other matrices, that makes systems regular."""
@@ -42,9 +43,12 @@ class ProgramMatrices:
         A: Matrix of the constraints.
         equal: Rows that are equalities, (m,) bool.
         free: Rows without finite bounds, (m,) bool.
+        cones: Second-order cones of the last rows. All rows of a cone have the same scale.
     """
 
-    def __init__(self, P: Tensor | None, A: Tensor, equal: Tensor, free: Tensor) -> None:
+    def __init__(
+        self, P: Tensor | None, A: Tensor, equal: Tensor, free: Tensor, cones: Cones
+    ) -> None:
         self._made_of = (P, A)
         self._versions = (_version(P), _version(A))
         self.equal = equal
@@ -57,16 +61,19 @@ class ProgramMatrices:
         moves = sizes > 1e-12 * torch.linalg.vector_norm(A, dim=-1).clamp(min=1e-300)
         if moves.ndim == 2:
             moves = moves.any(0)
+        moves[cones.first :] = True
         self.fixed = ~equal & ~free & ~moves
         self.fixed_rows = A[..., self.fixed, :]
         self.kept = ~equal & ~free & moves
         self.equal_index = equal.nonzero().flatten()
         self.kept_index = self.kept.nonzero().flatten()
+        self.cones = cones.kept_rows(self.kept[: cones.first])
         self.A_rows = A[..., self.kept, :]
         self.P = A.new_zeros(n, n) if P is None else P.double()
         self.H = self.N.mT @ self.P @ self.N
         C = self.A_rows @ self.N
         norms = torch.linalg.vector_norm(C, dim=-1)
+        norms = self.cones.largest_of_cones(norms)
         self.scale = torch.where(norms > 1e-12, 1 / norms.clamp(min=1e-12), 1.0)
         self.C = self.scale.unsqueeze(-1) * C
         # Parts of g and of the bounds of Cv that depend on the right-hand sides of equalities.
@@ -119,6 +126,8 @@ class ProgramMatrices:
 class ReducedProgram:
     """min ½⟨v, Hv⟩ + ⟨g, v⟩ subject to low ≤ Cv ≤ high, with rows of C of norm 1, in float64.
 
+    The last rows may belong to second-order cones: Cv − low ∈ K.
+
     Args:
         matrices: The matrices, which other programs may share.
         q: Linear term.
@@ -141,6 +150,7 @@ class ReducedProgram:
         for matrix in (matrices.C, matrices.H):
             if matrix.ndim == 3:
                 self.batch = max(self.batch, len(matrix))
+        self.cones = matrices.cones
         self._bounds = (lower, upper)
         self.b = lower.index_select(-1, matrices.equal_index).expand(self.batch, -1)
         self._right = _Vectors(self.b)
@@ -194,8 +204,8 @@ class ReducedProgram:
 
     @cached_property
     def schur(self) -> Schur | None:
-        """S = CH⁻¹Cᵀ and c = −CH⁻¹g; None if H is not positive definite."""
-        if not self.matrices.strongly_convex:
+        """S = CH⁻¹Cᵀ and c = −CH⁻¹g; None if H is not positive definite, or if there are cones."""
+        if self.cones or not self.matrices.strongly_convex:
             return None
         return Schur(self.matrices.S, -matvec(self.matrices.images, self.g))
 
@@ -233,6 +243,7 @@ class SparseProgram:
 
     def __init__(
         self,
+        cones: Cones,
         q: Tensor,
         l: Tensor,  # noqa: E741
         u: Tensor,
@@ -249,7 +260,8 @@ class SparseProgram:
         sizes = torch.zeros(m, dtype=torch.float64, device=q.device)
         index = torch.repeat_interleave(torch.arange(m, device=q.device), A_starts.diff())
         sizes.index_add_(0, index, A_entries.double().square())
-        self.scale = 1 / sizes.sqrt().clamp(min=1e-12)
+        self.cones = cones
+        self.scale = 1 / cones.largest_of_cones(sizes.sqrt()).clamp(min=1e-12)
         self.C = csr_tensor(A_starts, A_columns, A_entries.double() * self.scale[index], (m, n))
         self.batch = max([1, *(len(each) for each in (q, l, u) if each.ndim == 2)])
         self.g = q.double().expand(self.batch, -1)
@@ -365,7 +377,7 @@ def multipliers(program: ReducedProgram | SparseProgram, steps: int = SHORT_RUN)
     y = torch.zeros_like(z)
     for _ in range(steps if program.rows else 0):
         v = 1.6 * (bias + matvec(M, rho * z - y)) - 0.6 * z
-        z = torch.clamp(v + y / rho, program.low, program.high)
+        z = program.cones.project(v + y / rho, program.low, program.high)
         y = y + rho * (v - z)
     x = program.point(K, rho * z - y)
     return program.multipliers(x, y)
@@ -401,5 +413,5 @@ def sparse_step(
     z_ahead = z + (solved[..., n:] - y) / weights
     x_new = alpha * ahead + (1 - alpha) * x
     v = alpha * z_ahead + (1 - alpha) * z
-    z_new = torch.clamp(v + y / weights, program.low.to(z), program.high.to(z))
+    z_new = program.cones.project(v + y / weights, program.low.to(z), program.high.to(z))
     return x_new, z_new, y + weights * (v - z_new)

@@ -93,7 +93,8 @@ class Race:
             decade.
         seed: Seed for stochastic oracles.
         patience: Seconds of a run. A method that has not solved all problems in few iterations is
-            not given more if they would take longer than this.
+            not given more if they would take longer than this. Runs are not timed again after this
+            time.
 
     >>> import mirrordescent as md
     >>> problem = md.Quadratic(torch.ones(1), torch.zeros(2, 1))
@@ -257,7 +258,7 @@ class Race:
 
     @torch.no_grad()
     def times(self, method: Method[Any], iterations: int, repeats: int = REPEATS) -> list[float]:
-        """Return the times of several runs with a given number of iterations, in seconds.
+        """Return the times of some runs with a given number of iterations, in seconds.
 
         Other processes can only make a run longer, so the least time is the best estimate.
         """
@@ -266,6 +267,8 @@ class Race:
             began = perf_counter()
             self.take_steps(method, iterations)
             times.append(perf_counter() - began)
+            if sum(times) > self.patience:
+                break
         return times
 
 

@@ -1,4 +1,4 @@
-"""Lower bounds of quadratic programs from multipliers.
+"""Lower bounds of quadratic and cone programs from multipliers.
 
 This is a second implementation, for the verification of certificates.
 """
@@ -38,6 +38,8 @@ def _bound(problem: QP, x: Tensor, y: Tensor) -> Tensor:
     The Hessian of h is H = P + ρEᵀE. Its smallest eigenvalue μ gives min h ≥ h(x) − ‖∇h(x)‖²/(2μ).
     If μ = 0, rows with a single entry bound x', and min h ≥ h(x) − max ⟨∇h(x), x − x'⟩. Then a
     negative eigenvalue within rounding of 0 is charged, if x' is bounded on all sides.
+
+    In the rows of a cone, ⟨y, w⟩ ≤ ⟨y, l⟩ for all w − l ∈ K if −y ∈ K.
     """
     batch = len(x)
     A = cast(Tensor, problem.A).expand(batch, -1, -1)
@@ -48,8 +50,10 @@ def _bound(problem: QP, x: Tensor, y: Tensor) -> Tensor:
     P = x.new_zeros(batch, columns, columns)
     if problem.P is not None:
         P = cast(Tensor, problem.P).expand(batch, -1, -1)
-    y = torch.where(upper.isfinite(), y, y.clamp(max=0))
-    y = torch.where(lower.isfinite(), y, y.clamp(min=0))
+    in_cone = torch.arange(A.shape[-2], device=A.device) >= A.shape[-2] - sum(problem.cones)
+    signed = torch.where(upper.isfinite(), y, y.clamp(max=0))
+    signed = torch.where(lower.isfinite(), signed, signed.clamp(min=0))
+    y = torch.where(in_cone, _in_polar_cones(problem, y), signed)
     equal = lower == upper
     E = A * equal.unsqueeze(-1)
     e = torch.where(equal, lower, 0.0)
@@ -65,7 +69,8 @@ def _bound(problem: QP, x: Tensor, y: Tensor) -> Tensor:
     Px_size = _times(P.abs(), x.abs())
     Ax = _times(A, x)
     Ax_size = _times(A.abs(), x.abs())
-    support = torch.where(y > 0, upper * y, torch.where(y < 0, lower * y, 0.0))
+    above = torch.where((y > 0) & ~in_cone, upper, lower)
+    support = torch.where(y == 0, 0.0, above * y)
     value = (x * (0.5 * Px + q)).sum(-1) + (y * Ax - support + 0.5 * rho * r.square()).sum(-1)
     size = (x.abs() * (Px_size + q.abs())).sum(-1)
     size = size + (y.abs() * Ax_size + support.abs() + rho * r_size * r.abs()).sum(-1)
@@ -79,7 +84,7 @@ def _bound(problem: QP, x: Tensor, y: Tensor) -> Tensor:
     mu = torch.linalg.eigvalsh((H + H.mT) / 2)[..., 0] - units * columns * H_size
     length = (slope.abs() + slope_error).square().sum(-1)
     by_curvature = torch.where(mu > 0, length / (2 * mu), torch.inf)
-    low, high = _single_entry_bounds(A, lower, upper)
+    low, high = _single_entry_bounds(A, *_interval_rows(problem, A, lower, upper))
     down = _times_bound((slope + slope_error).clamp(min=0), (x - low).clamp(min=0))
     up = _times_bound((slope_error - slope).clamp(min=0), (high - x).clamp(min=0))
     reach = torch.maximum((x - low).abs(), (high - x).abs()).square().sum(-1)
@@ -88,6 +93,37 @@ def _bound(problem: QP, x: Tensor, y: Tensor) -> Tensor:
     by_box = torch.maximum(down, up).sum(-1) + charge
     decrease = torch.minimum(by_curvature, by_box)
     return value - 2 * units * size - decrease * (1 + units)
+
+
+def _in_polar_cones(problem: QP, y: Tensor) -> Tensor:
+    """Lower the first multiplier of every cone until −y ∈ K in spite of rounding."""
+    y = y.clone()
+    begin = y.shape[-1] - sum(problem.cones)
+    for size in problem.cones:
+        length = torch.linalg.vector_norm(y[:, begin + 1 : begin + size], dim=-1)
+        length = length * (1 + (size + 16) * EPS)
+        y[:, begin] = torch.minimum(y[:, begin], -length)
+        begin += size
+    return y
+
+
+def _interval_rows(problem: QP, A: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Return bounds of all rows; those of a cone are bounded by its t if that does not depend on x.
+
+    They are rounded outwards.
+    """
+    lower = lower.clone()
+    upper = upper.clone()
+    begin = lower.shape[-1] - sum(problem.cones)
+    for size in problem.cones:
+        constant = (A[:, begin] == 0).all(-1, keepdim=True)
+        t = torch.where(constant, -lower[:, begin : begin + 1], torch.inf)
+        tail = slice(begin + 1, begin + size)
+        margin = 4 * EPS * (lower[:, tail].abs() + t.abs())
+        upper[:, tail] = lower[:, tail] + t + margin
+        lower[:, tail] = lower[:, tail] - t - margin
+        begin += size
+    return lower, upper
 
 
 def _single_entry_bounds(A: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:

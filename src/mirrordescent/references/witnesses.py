@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mirrordescent.problems import Composite, Problem, TVInpainting
+from mirrordescent.problems import QP, Composite, Problem, TVInpainting
 from mirrordescent.problems.duality import Dual
 from mirrordescent.problems.fits import Fit
 from mirrordescent.problems.hole_duals import reduce_divergence
@@ -42,6 +42,9 @@ def witness_of_pair(problem: Problem, saddle: Any, x: Tensor, u: Tree) -> Witnes
         x: Primal point.
         u: Dual point.
     """
+    if isinstance(problem, QP) and isinstance(u, Tensor):
+        _, y = problem.best_bound(x, u)
+        return Witness("dual point", {"x": x, "y": y})
     if isinstance(u, Tensor):
         return Witness("dual point", {"u": u})
     if isinstance(problem, TVInpainting) and problem.operator is None:

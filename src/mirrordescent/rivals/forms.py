@@ -39,6 +39,7 @@ class DenseProgram:
         u: Upper bounds, (batch, m).
         shape: Shape of a point of the problem.
         split: Whether x is the difference of the first and second half of the variables.
+        cones: Sizes of second-order cones: the last rows satisfy Ax − l ∈ K.
     """
 
     P: Array
@@ -48,6 +49,7 @@ class DenseProgram:
     u: Array
     shape: tuple[int, ...]
     split: bool = False
+    cones: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -148,7 +150,8 @@ def _of_program(problem: QP, count: int) -> DenseProgram | None:
     quadratic = np.zeros((n, n)) if P is None else P.double().cpu().numpy()
     lower = problem.l.double().expand(count, -1).cpu().numpy()
     upper = problem.u.double().expand(count, -1).cpu().numpy()
-    return DenseProgram(quadratic, q, A.double().cpu().numpy(), lower, upper, (n,))
+    rows = A.double().cpu().numpy()
+    return DenseProgram(quadratic, q, rows, lower, upper, (n,), cones=problem.cones)
 
 
 def _of_lasso(problem: Composite, x0: Tree) -> DenseProgram | None:

@@ -26,13 +26,14 @@ def _register(
     *,
     needs_rows: bool = False,
     linear: bool = False,
+    cones: bool = False,
     **options: Any,
 ) -> None:
     def prepare(problem: Problem, x0: Tree) -> SolveTo | None:
         program = program_of(problem, x0)
         if program is None or (needs_rows and not program.A.shape[-2]):
             return None
-        if linear and program.P.any():
+        if (linear and program.P.any()) or (program.cones and not cones):
             return None
 
         def solve_to(tolerance: float) -> Tensor:
@@ -95,15 +96,21 @@ def _osqp(program: DenseProgram, tolerance: float) -> list[Any]:
 
 
 def _cone_form(program: DenseProgram, i: int) -> tuple[Array, Array, int, int]:
-    """Return rows and right-hand sides of Ax = b, then Ax ≤ b, and the numbers of both."""
-    A = program.A_of(i)
-    lower = program.l[i]
-    upper = program.u[i]
+    """Return rows and right-hand sides of b − Ax ∈ K, and the numbers of zeros and inequalities.
+
+    Rows of second-order cones come last.
+    """
+    everything = program.A_of(i)
+    first = len(everything) - sum(program.cones)
+    A = everything[:first]
+    lower = program.l[i][:first]
+    upper = program.u[i][:first]
     equal = lower == upper
     above = ~equal & np.isfinite(upper)
     below = ~equal & np.isfinite(lower)
-    rows = np.vstack([A[equal], A[above], -A[below]])
-    right = np.concatenate([upper[equal], upper[above], -lower[below]])
+    rows = np.vstack([A[equal], A[above], -A[below], -everything[first:]])
+    ends = -program.l[i][first:]
+    right = np.concatenate([upper[equal], upper[above], -lower[below], ends])
     return rows, right, int(equal.sum()), int(above.sum() + below.sum())
 
 
@@ -123,6 +130,7 @@ def _clarabel(program: DenseProgram, tolerance: float) -> list[Any]:
             cones.append(clarabel.ZeroConeT(equal))
         if other:
             cones.append(clarabel.NonnegativeConeT(other))
+        cones += [clarabel.SecondOrderConeT(size) for size in program.cones]
         solver = clarabel.DefaultSolver(
             sp.csc_matrix(np.triu(program.P_of(i))),
             program.q[i],
@@ -150,7 +158,11 @@ def _scs(program: DenseProgram, tolerance: float) -> list[Any]:
             "b": right,
         }
         solver = scs.SCS(
-            data, {"z": equal, "l": other}, eps_abs=tolerance, eps_rel=tolerance, verbose=False
+            data,
+            {"z": equal, "l": other, "q": list(program.cones)},
+            eps_abs=tolerance,
+            eps_rel=tolerance,
+            verbose=False,
         )
         solutions.append(solver.solve()["x"])
     return solutions
@@ -231,7 +243,7 @@ def _lower_triangle(P: Array) -> tuple[Any, Any, Any]:
 
 _register("DAQP", "daqp", _daqp, tolerances=(0.0,))
 _register("OSQP", "osqp", _osqp)
-_register("Clarabel", "clarabel", _clarabel)
+_register("Clarabel", "clarabel", _clarabel, cones=True)
 _register("HiGHS", "highspy", _highs, tolerances=(0.0,))
 _register("PDLP", "highspy", _pdlp, linear=True, tolerances=(1e-2, 1e-4, 1e-6, 1e-8))
-_register("SCS", "scs", _scs, needs_rows=True)
+_register("SCS", "scs", _scs, needs_rows=True, cones=True)
