@@ -44,8 +44,9 @@ class ObjectiveOptions:
     Args:
         images: Photographs, or folders of photographs, in any format that Pillow reads.
         prior: Regulariser: tv (total variation), photo (learned from photographs), or the file of a
-            learned prior. With auto, denoise uses the learned prior for noise up to 20 %, and the
-            other tasks use total variation.
+            learned prior. With auto, the learned prior is used by denoise for noise up
+            to 20 %, and for colour photographs by inpaint for noise up to 20 % and by deblur for
+            noise up to 3 %; otherwise total variation.
         noise: Standard deviation of the noise in units of full brightness, such as 0.05 for 5 %.
             With auto, it is estimated for each photograph.
         strength: Factor of the noise level that is assumed: 0.7 keeps more detail, 1.5 gives a
