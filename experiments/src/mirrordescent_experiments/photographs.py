@@ -365,7 +365,9 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     results: Measured = {}
     for index, picture in enumerate(photographs(scale, directory)):
         colour = middle(picture, SIDES[scale])
-        makers = {"colour": (denoising_cases, inpainting_cases, deblurring_cases)}
+        makers: dict[str, tuple[Callable[[Tensor, int], Iterator[Case]], ...]] = {
+            "colour": (denoising_cases, inpainting_cases, deblurring_cases)
+        }
         if scale != "quick":
             makers["grey"] = (denoising_cases,)
         for kind, tasks in makers.items():
