@@ -68,6 +68,7 @@ ENTRIES = {
 STEPS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 MOMENTA = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.96)
 RATIOS = (1.0, 4.0)
+CONTROL = "-control"
 EXACT = Default()
 
 
@@ -354,7 +355,8 @@ def rows() -> Iterator[Row]:
         methods = classical(tuning, convex=task != "noise")
         rivals = list(methods)
         methods["learned"] = _learned(ENTRIES[task])
-        methods["control"] = _learned(ENTRIES[task] + "-control")
+        if ENTRIES[task] + CONTROL in zoo.list():
+            methods["control"] = _learned(ENTRIES[task] + CONTROL)
         counts = {
             label: [steps_needed(method, case) for case in cases]
             for label, method in methods.items()
