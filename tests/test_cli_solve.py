@@ -61,7 +61,8 @@ def test_a_trial_says_how_good_it_was(here, monkeypatch, capsys):
     (image,) = report["images"]
     assert image["relative_gap"] <= 1e-3
     assert image["status"] == "converged"
-    assert image["iterations"]["condat-vu"] > 0
+    assert image["prior"] == "photo-prior"
+    assert image["iterations"]["photo-prior-inpaint"] > 0
     assert image["missing"] == pytest.approx(0.3, abs=0.1)
     assert image["psnr"] > image["psnr_before"] + 5
     assert 0 < image["ssim"] <= 1
