@@ -681,8 +681,11 @@ def test_noise_and_strength_in_plain_units(here, monkeypatch, capsys):
     assert weight("--noise", 0.04) < weight("--noise", 0.04, "--strength", 1.5)
     assert run(monkeypatch, "denoise", "photo.png", "--noise", 0.04, "--weight", 0.1) == 2
     assert "either a weight" in capsys.readouterr().err
-    assert run(monkeypatch, "denoise", "photo.png", "--prior", "photo", "--method", "gd") == 2
-    assert "for --prior tv" in capsys.readouterr().err
+    for option in (("--method", "gd"), ("--coupled", "no"), ("--isotropic", "yes")):
+        assert run(monkeypatch, "denoise", "photo.png", "--prior", "photo", *option) == 2
+        assert "for --prior tv" in capsys.readouterr().err
+        assert run(monkeypatch, "denoise", "photo.png", "--iterations", 3, *option) == 0
+        assert "weight" in capsys.readouterr().out
 
 
 def test_what_cannot_be_decided_or_invented_is_said(here, monkeypatch, capsys):
