@@ -5,10 +5,10 @@ Gaussian blur of 1.6 pixels. A method has finished when ‖∇f(x)‖²/(2μ) pr
 0.001, where the dual bound of Condat–Vũ is used for that method. Classical methods are tuned on
 other crops: step size and momentum, the step size of accelerated gradients with restart and of
 nmAPG, and the memory of L-BFGS. Condat–Vũ has over-relaxation 1.8 and needs a convex prior. It uses
-the responses themselves, for which there is no kernel, so it is given fewer steps. The control of the learned steps was learned like them, without the geometry, or without a schedule for
-denoising. Steps are means over crops. Seconds are the processor time of all steps without checks,
-from the first gradient to the last, and the ratio is that to the fastest classical method, measured
-in turn.
+the responses themselves, for which there is no kernel, so it is given fewer steps. The control of
+the learned steps was learned like them, without the geometry, or without a schedule for denoising.
+Steps are means over crops. Seconds are the processor time of all steps without checks, from the
+first gradient to the last, and the ratio is that to the fastest classical method, measured in turn.
 """
 
 from __future__ import annotations
