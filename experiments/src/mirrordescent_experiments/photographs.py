@@ -70,6 +70,8 @@ STEPS = {
     "deblur": "photo-prior-deblur",
 }
 """Entries of the learned steps."""
+VARIATION = "image-tv-isotropic"
+"""Entry of the learned method for total variation."""
 CONTROL = "-control"
 LEARNED = "learned"
 CONTROLLED = "control"
@@ -384,7 +386,11 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
                 name = LEARNED if entry == STEPS[task] else CONTROLLED
                 results.setdefault(f"steps: {damage}", {}).setdefault(name, []).append(found)
         say(f"photograph {index + 1} of {COUNTS[scale]}")
-    for entry in (*PRIORS, *STEPS.values()):
+    for entry in (
+        *PRIORS,
+        VARIATION,
+        *(name for each in STEPS.values() for name in versions(each)),
+    ):
         zoo.load(entry)  # names them in the provenance, also if all records were kept
     result = Result(
         "photographs",
