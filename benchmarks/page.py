@@ -212,17 +212,6 @@ def _time_to_gap(tables: list[Cells]) -> str:
     )
 
 
-def _photographs(tables: list[Cells]) -> str:
-    noise = tables[0]
-    default = _cell(noise, "0.05", "default").split()[0]
-    return (
-        "**Quality.** Without any option, `mirrordescent solve denoise` reaches "
-        f"{default} dB at noise 0.05. Total variation with the best weight reaches "
-        f"{_cell(noise, '0.05', 'best weight')} dB, and scikit-image's non-local means, which is "
-        f"told the noise, {_cell(noise, '0.05', 'non-local means')} dB."
-    )
-
-
 def _optimiser_step(tables: list[Cells]) -> str:
     ratio = _cell(tables[0], "AMD diagonal / Adam fused", "10 M")
     foreach = _cell(tables[0], "AMD diagonal / Adam foreach", "10 M")
@@ -256,7 +245,6 @@ def _network_unrolling(tables: list[Cells]) -> str:
 
 SUMMARIES: dict[str, Callable[[list[Cells]], str]] = {
     "Time to a relative gap": _time_to_gap,
-    "Photographs by default": _photographs,
     "A step of an optimiser": _optimiser_step,
     "A step with matrix geometry": _matrix_step,
     "A meta-step over networks": _network_unrolling,

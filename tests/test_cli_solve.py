@@ -61,7 +61,8 @@ def test_a_trial_says_how_good_it_was(here, monkeypatch, capsys):
     (image,) = report["images"]
     assert image["relative_gap"] <= 1e-3
     assert image["status"] == "converged"
-    assert image["iterations"]["condat-vu"] > 0
+    assert image["prior"] == "photo-prior"
+    assert image["iterations"]["photo-prior-inpaint"] > 0
     assert image["missing"] == pytest.approx(0.3, abs=0.1)
     assert image["psnr"] > image["psnr_before"] + 5
     assert 0 < image["ssim"] <= 1
@@ -680,8 +681,11 @@ def test_noise_and_strength_in_plain_units(here, monkeypatch, capsys):
     assert weight("--noise", 0.04) < weight("--noise", 0.04, "--strength", 1.5)
     assert run(monkeypatch, "denoise", "photo.png", "--noise", 0.04, "--weight", 0.1) == 2
     assert "either a weight" in capsys.readouterr().err
-    assert run(monkeypatch, "denoise", "photo.png", "--prior", "photo", "--method", "gd") == 2
-    assert "for --prior tv" in capsys.readouterr().err
+    for option in (("--method", "gd"), ("--coupled", "no"), ("--isotropic", "yes")):
+        assert run(monkeypatch, "denoise", "photo.png", "--prior", "photo", *option) == 2
+        assert "for --prior tv" in capsys.readouterr().err
+        assert run(monkeypatch, "denoise", "photo.png", "--iterations", 3, *option) == 0
+        assert "weight" in capsys.readouterr().out
 
 
 def test_what_cannot_be_decided_or_invented_is_said(here, monkeypatch, capsys):

@@ -5,7 +5,10 @@ import json
 import pytest
 import torch
 
+import mirrordescent as md
 from mirrordescent import data
+from mirrordescent.restore.deciding import prior_objective
+from mirrordescent.restore.request import Request
 from mirrordescent_experiments import photographs
 from mirrordescent_experiments.result import Result
 
@@ -42,10 +45,13 @@ def test_validation_photographs_are_used_before_the_last_look(scale, monkeypatch
         return [torch.rand(3, 200, 180) for _ in range(40)]
 
     monkeypatch.setattr(data, "bsds500", read)
-    crops = photographs.photographs(scale, None)
+    found = photographs.photographs(scale, None)
     assert parts == ["val"]
-    assert len(crops) == photographs.COUNTS[scale]
-    assert crops[0].shape == (3, photographs.SIDES[scale], photographs.SIDES[scale])
+    assert len(found) == photographs.COUNTS[scale]
+    side = photographs.SIDES[scale]
+    crop = photographs.middle(found[0], side)
+    assert torch.equal(crop[:, 0, 0], found[0][:, (200 - side) // 2, (180 - side) // 2])
+    assert crop.shape == (3, side, side)
 
 
 def test_every_case_is_damaged_and_counts_something():
@@ -71,7 +77,7 @@ def made_up(gain):
     results = {}
     cases = [f"denoise {level:g}" for level in photographs.LEVELS]
     cases += ["inpaint text", "deblur motion 9"]
-    ours = (photographs.OURS, photographs.OURS_BLIND, photographs.DEFAULT, photographs.PRIOR)
+    ours = (photographs.OURS, photographs.OURS_BLIND, photographs.DEFAULT)
     others = (
         photographs.INPUT,
         photographs.TV,
@@ -87,7 +93,10 @@ def made_up(gain):
             results[f"{kind}, {case}"] = named
         for files in ("plain", "JPEG"):
             estimate = {"estimate": 0.05 * (1 + max(0.0, -gain)), "truth": 0.05, "certain": 1.0}
-            results[f"{kind}, noise {files} 0.05"] = {"": [estimate]}
+            results[f"{kind}, noise {files} 64² 0.05"] = {"": [estimate]}
+            results[f"{kind}, noise {files} 48² 0.05"] = {"": [dict(estimate, estimate=1.0)]}
+    proof = {"steps": 10.0, "converged": 1.0}
+    results["steps: denoise 0.05"] = {"learned": [proof], "control": [dict(proof, steps=12.0)]}
     return results
 
 
@@ -98,9 +107,42 @@ def test_claims_hold_or_fail_by_the_numbers(gain, holds):
     photographs._judge(result, results)
     photographs._tabulate(result, results)
     by_quality = [claim for claim in result.claims if "CPU time" not in claim.statement]
-    assert len(by_quality) == 14
-    assert all(claim.holds is holds for claim in by_quality)
+    unsure = [claim for claim in by_quality if "uncertain" in claim.statement]
+    assert len(by_quality) == 16
+    assert all(claim.holds for claim in unsure)
+    assert all(claim.holds is holds for claim in by_quality if claim not in unsure)
     assert set(result.tables) >= {"denoise: mean PSNR in dB", "noise estimates"}
+    assert result.tables["denoise: mean PSNR in dB"].rows[0][0] == "colour, 0.02"
+    (steps,) = [table for name, table in result.tables.items() if "controls" in name]
+    assert steps.rows == [("denoise 0.05", "10.0", "12.0")]
+
+
+def test_a_proof_takes_as_many_steps_as_a_solve_that_checks_every_one():
+    prior = photographs.data_prior(3)
+    y = torch.rand(1, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    request = Request("denoise", noise=0.05)
+    objective = prior_objective(y, None, request, [0.05], prior)
+    found = photographs.steps_of_proof(objective, "photo-prior-denoise")
+    problem = objective.problem()
+    best = md.certify(problem, 1e-7, cache=False)
+    assert best.proven
+    method = md.zoo.load("photo-prior-denoise").method
+    state = method.init(objective.start(), problem)
+    for _ in range(int(found["steps"])):
+        state = method.update(state, problem.grad(state.x))
+    decrease = problem.value(objective.start()) - best.lower
+    assert float((problem.value(state.x) - best.lower) / decrease) <= 1e-3
+    assert found["converged"] == 1
+
+
+def test_noise_is_estimated_for_all_sizes_and_kinds_of_files():
+    photograph = torch.rand(3, 200, 180, generator=torch.Generator().manual_seed(0))
+    cases = dict(photographs.noise_estimates(photograph, 0))
+    sizes = [f"{side}²" for side in photographs.ESTIMATED_SIDES] + ["whole"]
+    assert {name.split()[-2] for name in cases} == set(sizes)
+    assert {name.split()[1] for name in cases if "JPEG" in name} == {"60", "75", "85", "95"}
+    found = cases["plain 64² 0.05"]()
+    assert found["truth"] == pytest.approx(0.05, rel=0.1)
 
 
 def test_a_rival_that_is_not_installed_decides_nothing():

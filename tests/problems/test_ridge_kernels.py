@@ -64,7 +64,7 @@ def close(found, expected):
 @pytest.fixture(autouse=True)
 def forget():
     """Forget evaluations of other tests."""
-    ridge_evaluations._recent.clear()
+    ridge_evaluations.forget()
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_value_and_gradient_are_those_of_torch(shape, per_sample, dtype, calls):
     close(term.value(x), plain_value(term, x))
     separate = ["ridge_gradient"] if dtype == torch.float32 else []
     assert calls == [*separate, "ridge_sums_and_gradient"]
-    ridge_evaluations._recent.clear()
+    ridge_evaluations.forget()
     close(term.value(x), plain_value(term, x))
     close(term.add_gradient(out, x, 0.0), plain_gradient(term, out, x))
 
@@ -124,7 +124,7 @@ def test_results_do_not_depend_on_the_number_of_threads(batch, dtype):
     try:
         for count in (1, 2, 3, 5):
             torch.set_num_threads(count)
-            ridge_evaluations._recent.clear()
+            ridge_evaluations.forget()
             gradients.append(term.add_gradient(x, x, 0.0))
             values.append(term.value(x))
     finally:
@@ -197,7 +197,7 @@ def test_derivatives_and_transforms_use_torch(calls):
     torch.testing.assert_close(tangent, (by_kernel * x).sum((1, 2, 3)))
     torch.testing.assert_close(batched[1], by_kernel)
     with torch.no_grad():
-        ridge_evaluations._recent.clear()
+        ridge_evaluations.forget()
         torch.testing.assert_close(term.value(leaf), plain_value(term, x))
     assert calls == ["ridge_sums_and_gradient", "ridge_sums_and_gradient"]
 

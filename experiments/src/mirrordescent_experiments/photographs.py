@@ -3,11 +3,12 @@
 One photograph is measured at a time, and every result is written to a file at once, so that an
 interrupted run continues. The quick and the standard scale use validation photographs. Only the
 scale "paper" reads the test part, which is to be looked at once.
+
+Results of the priors are kept until a prior changes, and those of learned steps until they change.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,15 +29,21 @@ from mirrordescent import data, zoo
 from mirrordescent._internal import cache
 from mirrordescent._internal.files import whole
 from mirrordescent.data.random_masks import blocks, scratches, writing
+from mirrordescent.methods import TangentBound
 from mirrordescent.problems import gaussian_kernel, motion_kernel
-from mirrordescent.restore.compression import compression_of
-from mirrordescent.restore.deciding import DEBLURRING
+from mirrordescent.recipes.noise_estimator import NoisyCase, compressed_case, plain_case, to_grey
+from mirrordescent.restore.deciding import DEBLURRING, FIRST_BOUND, prior_objective
+from mirrordescent.restore.degradation import Degradation
 from mirrordescent.restore.noise import estimate_noise
+from mirrordescent.restore.prior_objective import PriorObjective
+from mirrordescent.restore.request import Request
 from mirrordescent.restore.weight import POWER, RULE
 from mirrordescent_experiments.result import Claim, Result, Table
 from mirrordescent_experiments.scales import Say, Scale
 
-COUNTS: dict[Scale, int] = {"quick": 1, "standard": 20, "paper": 20}
+COUNTS: dict[Scale, int] = {"quick": 1, "standard": 20, "paper": 5}
+PLACES = 20
+"""Number of photographs among which the first are taken, evenly spaced in their part."""
 SIDES: dict[Scale, int] = {"quick": 32, "standard": 160, "paper": 160}
 PARTS: dict[Scale, str] = {"quick": "validation", "standard": "validation", "paper": "test"}
 QUICK_CASES = 1
@@ -48,12 +54,27 @@ BLURRED_NOISE = 0.01
 """Noise level of deblurring."""
 WEIGHT_FACTORS = (0.3, 0.5, 0.7, 1.0, 1.4, 2.0)
 """Weights of total variation from which the best is taken, relative to that of the default."""
-QUALITIES = (60, 75, 95)
+TOLERANCE = 1e-3
+"""Relative gap that learned steps and their controls prove."""
+ESTIMATED_SIDES = (48, 64, 96, 160)
+"""Sides of the crops whose noise is estimated, beside the whole photograph."""
+SMALLEST_SIDE = 64
+"""Least side of the crops that count for the claims about noise estimates."""
+QUALITIES = (60, 75, 85, 95)
 """Qualities of JPEG files whose noise is estimated."""
-GREY = (0.299, 0.587, 0.114)
-"""Weights of the channels of a grey photograph."""
-ENTRIES = ("photo-prior", "photo-prior-grey", "photo-prior-denoise")
-"""Entries on which the results depend."""
+PRIORS = ("photo-prior", "photo-prior-grey")
+"""Entries on which restored photographs depend."""
+STEPS = {
+    "denoise": "photo-prior-denoise",
+    "inpaint": "photo-prior-inpaint",
+    "deblur": "photo-prior-deblur",
+}
+"""Entries of the learned steps."""
+VARIATION = "image-tv-isotropic"
+"""Entry of the learned method for total variation."""
+CONTROL = "-control"
+LEARNED = "learned"
+CONTROLLED = "control"
 INPUT = "input"
 OURS = "prior, σ given"
 OURS_BLIND = "prior, blind"
@@ -61,7 +82,7 @@ TV = "TV, σ given"
 TV_BLIND = "TV, blind"
 BM3D = "BM3D, σ given"
 TV_BEST = "TV, best weight"
-PRIOR = "prior"
+TV_DEFAULT = "TV"
 DEFAULT = "default"
 BIHARMONIC = "biharmonic"
 
@@ -151,17 +172,15 @@ def inpainting_cases(clean: Tensor, seed: int) -> Iterator[Case]:
         "blocks": lambda generator: blocks(side, generator),
     }
     for number, (kind, shape) in enumerate(shapes.items()):
-        generator = torch.Generator().manual_seed(1000 * number + seed)
-        known = shape(generator).bool()
+        known = shape(torch.Generator().manual_seed(1000 * number + seed)).bool()
         known[0, 0] = True
         known[side // 2, side // 2] = False  # a mask without holes has no error that counts
         mask = known.unsqueeze(0)
         y = clean * mask
         contestants = {
             INPUT: partial(_as_given, y),
-            PRIOR: partial(md.inpaint, y, mask, prior="photo"),
             DEFAULT: partial(md.inpaint, y, mask),
-            "TV": partial(md.inpaint, y, mask, prior="tv"),
+            TV_DEFAULT: partial(md.inpaint, y, mask, prior="tv"),
             BIHARMONIC: partial(biharmonic, y, ~known),
         }
         yield Case(f"inpaint {kind}", clean, (~mask).to(clean), contestants)
@@ -183,22 +202,26 @@ def deblurring_cases(clean: Tensor, seed: int) -> Iterator[Case]:
     """
     kernels = {"Gaussian 1.6": gaussian_kernel(1.6), "motion 9": motion_kernel(9, 0)}
     for name, kernel in kernels.items():
-        rows, columns = kernel.shape
-        border = max(rows, columns) // 2
-        bank = kernel.flip(0, 1).reshape(1, 1, rows, columns)
-        sides = (columns // 2, columns // 2, rows // 2, rows // 2)
-        padded = F.pad(clean.unsqueeze(1), sides, mode="reflect")
-        y = F.conv2d(padded, bank).squeeze(1) + BLURRED_NOISE * _noise(clean, seed)
+        border = max(kernel.shape) // 2
+        y = blurred(clean, kernel) + BLURRED_NOISE * _noise(clean, seed)
         counted = torch.zeros_like(clean[:1])
         counted[:, border:-border, border:-border] = 1
         restored = partial(md.deblur, y, kernel, noise=BLURRED_NOISE)
         contestants = {
             INPUT: partial(_as_given, y),
-            PRIOR: partial(restored, prior="photo"),
             DEFAULT: restored,
+            TV_DEFAULT: partial(restored, prior="tv"),
             TV_BEST: partial(best_variation, y, kernel, Case(name, clean, counted, {})),
         }
         yield Case(f"deblur {name}", clean, counted, contestants)
+
+
+def blurred(clean: Tensor, kernel: Tensor) -> Tensor:
+    """Return a blurred photograph, which is continued by reflection."""
+    rows, columns = kernel.shape
+    bank = kernel.flip(0, 1).reshape(1, 1, rows, columns)
+    sides = (columns // 2, columns // 2, rows // 2, rows // 2)
+    return F.conv2d(F.pad(clean.unsqueeze(1), sides, mode="reflect"), bank).squeeze(1)
 
 
 def best_variation(y: Tensor, kernel: Tensor, case: Case) -> Tensor:
@@ -208,51 +231,97 @@ def best_variation(y: Tensor, kernel: Tensor, case: Case) -> Tensor:
     return max(tried, key=partial(decibels, case=case))
 
 
+def step_problems(clean: Tensor, seed: int) -> Iterator[tuple[str, str, PriorObjective]]:
+    """Yield tasks and objectives with the learned prior, with the name of the damage."""
+    prior = data_prior(len(clean))
+    for level in LEVELS:
+        y = clean + level * _noise(clean, seed)
+        request = Request("denoise", noise=level)
+        yield (
+            "denoise",
+            f"denoise {level:g}",
+            prior_objective(y.unsqueeze(0), None, request, [level], prior),
+        )
+    known = torch.rand(clean.shape[1:], generator=torch.Generator().manual_seed(seed)) >= 0.3
+    mask = known.to(clean).reshape(1, 1, *known.shape)
+    yield (
+        "inpaint",
+        "inpaint 30 % random",
+        prior_objective(mask * clean, mask, Request("inpaint"), [0.0], prior),
+    )
+    kernel = gaussian_kernel(1.6)
+    y = blurred(clean, kernel) + BLURRED_NOISE * _noise(clean, seed)
+    request = Request("deblur", degradation=Degradation(kernel))
+    yield (
+        "deblur",
+        "deblur Gaussian 1.6",
+        prior_objective(y.unsqueeze(0), None, request, [BLURRED_NOISE], prior),
+    )
+
+
+def data_prior(channels: int) -> md.problems.RidgePrior:
+    """Return the shipped prior for photographs of 3 channels or 1 channel."""
+    prior = zoo.load(PRIORS[0] if channels == 3 else PRIORS[1])
+    assert isinstance(prior, md.problems.RidgePrior)
+    return prior
+
+
+def steps_of_proof(objective: PriorObjective, entry: str) -> dict[str, float]:
+    """Return the number of steps until learned steps have proven the gap."""
+    learned = zoo.load(entry)
+    assert isinstance(learned, TangentBound)
+    method = TangentBound(learned.method, FIRST_BOUND, within=TOLERANCE)
+    found = md.solve(
+        objective.problem(),
+        method,
+        objective.start(),
+        iterations=1000,
+        check_every=1,
+        stop=md.gap(TOLERANCE),
+    )
+    return {
+        "steps": int(found.steps),
+        "converged": float(found.statuses[0] == md.Status.CONVERGED),
+    }
+
+
 def noise_estimates(
-    clean: Tensor, seed: int
+    whole_photograph: Tensor, seed: int
 ) -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
     """Yield measurements of noise estimates: the estimate, the truth, and whether it is certain.
 
-    The truth is the root mean square difference to the clean picture, compressed alike.
+    The truth is the root mean square difference to the clean picture, compressed alike. Crops are
+    taken from the middle. JPEG files of one photograph have one quality for every crop and level.
     """
-    for level in LEVELS:
-        for side in sorted({min(64, clean.shape[-1]), clean.shape[-1]}):
-            crop = clean[:, :side, :side].contiguous()
-            noisy = crop + level * _noise(crop, seed)
-            yield f"plain {side}² {level:g}", partial(_estimated, noisy, level, None)
-        noisy = clean + level * _noise(clean, seed)
-        for quality in QUALITIES:
-            for subsampling in (2, 0) if len(clean) == 3 else (0,):
+    height, width = whole_photograph.shape[1:]
+    count = 0
+    for side in (*ESTIMATED_SIDES, max(height, width)):
+        top = max(0, (height - side) // 2)
+        left = max(0, (width - side) // 2)
+        crop = whole_photograph[:, top : top + side, left : left + side].contiguous()
+        size = f"{side}²" if side in ESTIMATED_SIDES else "whole"
+        for level in LEVELS:
+            quality = QUALITIES[(seed + count) % len(QUALITIES)]
+            count += 1
+            yield f"plain {size} {level:g}", partial(_estimated, crop, level, seed, None, 0)
+            for subsampling in (2, 0) if len(crop) == 3 else (0,):
                 colours = "4:2:0" if subsampling else "4:4:4"
-                estimate = partial(_compressed, noisy, clean, quality, subsampling)
-                yield f"JPEG {quality} {colours} {level:g}", estimate
+                name = f"JPEG {quality} {colours} {size} {level:g}"
+                yield name, partial(_estimated, crop, level, seed, quality, subsampling)
 
 
-def _estimated(noisy: Tensor, truth: float, compression: Any) -> dict[str, float]:
-    (found,) = estimate_noise(noisy.unsqueeze(0), compression=[compression])
-    return {"estimate": found.level, "truth": truth, "certain": float(found.certain)}
-
-
-def _compressed(noisy: Tensor, clean: Tensor, quality: int, subsampling: int) -> dict[str, float]:
-    """Return the estimate of the noise of a JPEG file."""
-    from PIL import Image
-
-    def stored(picture: Tensor) -> tuple[Tensor, Any]:
-        pixels = (255 * picture.clamp(0, 1)).round().byte().permute(1, 2, 0).numpy()
-        image = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels)
-        file = io.BytesIO()
-        options = {"subsampling": subsampling} if len(picture) == 3 else {}
-        image.save(file, "JPEG", quality=quality, **options)
-        read = Image.open(io.BytesIO(file.getvalue()))
-        compression = compression_of(read)
-        values = torch.from_numpy(np.array(read)).float() / 255
-        values = values.unsqueeze(-1) if values.ndim == 2 else values
-        return values.permute(2, 0, 1).contiguous(), compression
-
-    with_noise, compression = stored(noisy)
-    without, _ = stored(clean)
-    truth = float((with_noise - without).square().mean().sqrt())
-    return _estimated(with_noise, truth, compression)
+def _estimated(
+    clean: Tensor, level: float, seed: int, quality: int | None, subsampling: int
+) -> dict[str, float]:
+    """Return the estimate of the noise of a file."""
+    generator = torch.Generator().manual_seed(seed)
+    case: NoisyCase
+    if quality is None:
+        case = plain_case(clean, level, generator)
+    else:
+        case = compressed_case(clean, level, quality, subsampling, generator)
+    (found,) = estimate_noise(case.image.unsqueeze(0), compression=[case.compression])
+    return {"estimate": found.level, "truth": case.noise, "certain": float(found.certain)}
 
 
 def _as_given(y: Tensor) -> Tensor:
@@ -264,7 +333,7 @@ def _noise(like: Tensor, seed: int) -> Tensor:
 
 
 def photographs(scale: Scale, directory: Path | None) -> list[Tensor]:
-    """Return square crops from the centre of photographs. Only "paper" reads the test part."""
+    """Return photographs. Only "paper" reads the test part."""
     try:
         pictures: Sequence[Tensor] = data.bsds500(
             "test" if PARTS[scale] == "test" else "val", directory
@@ -273,42 +342,56 @@ def photographs(scale: Scale, directory: Path | None) -> list[Tensor]:
         if scale != "quick":
             raise
         pictures = data.bundled_photographs("train")
-    side = SIDES[scale]
-    every = max(1, len(pictures) // COUNTS[scale])
-    crops = []
-    for picture in list(pictures)[::every][: COUNTS[scale]]:
-        row = (picture.shape[-2] - side) // 2
-        column = (picture.shape[-1] - side) // 2
-        crops.append(picture[:, row : row + side, column : column + side].contiguous())
-    return crops
+    every = max(1, len(pictures) // PLACES)
+    return list(pictures)[::every][: COUNTS[scale]]
+
+
+def middle(picture: Tensor, side: int) -> Tensor:
+    """Return the square in the middle of a photograph."""
+    row = (picture.shape[-2] - side) // 2
+    column = (picture.shape[-1] - side) // 2
+    return picture[:, row : row + side, column : column + side].contiguous()
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     """Restore all photographs, and judge."""
-    path = None
-    if scale != "quick":
-        stamp = "-".join(zoo.fingerprint(name) for name in ENTRIES)
-        path = cache.directory() / f"photographs-{PARTS[scale]}-{stamp}.json"
-    records = Records(path)
+    quality = _records(scale, "quality", PRIORS)
+    steps = _records(scale, "steps", [name for each in STEPS.values() for name in versions(each)])
     most = QUICK_CASES if scale == "quick" else None
-    results: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for index, colour in enumerate(photographs(scale, directory)):
-        weights = torch.tensor(GREY).reshape(3, 1, 1)
-        kinds = {"colour": colour, "grey": (weights * colour).sum(0, keepdim=True)}
-        if scale == "quick":
-            del kinds["grey"]
-        for kind, clean in kinds.items():
-            for make in (denoising_cases, inpainting_cases, deblurring_cases):
+    results: Measured = {}
+    for index, picture in enumerate(photographs(scale, directory)):
+        colour = middle(picture, SIDES[scale])
+        makers: dict[str, tuple[Callable[[Tensor, int], Iterator[Case]], ...]] = {
+            "colour": (denoising_cases, inpainting_cases, deblurring_cases)
+        }
+        if scale != "quick":
+            makers["grey"] = (denoising_cases,)
+        for kind, tasks in makers.items():
+            clean = colour if kind == "colour" else to_grey(colour)
+            for make in tasks:
                 for case in islice(make(clean, index), most):
                     for name, restore in case.contestants.items():
                         key = f"{kind}, {case.name} | {name} | {index}"
-                        found = records.measure(key, partial(_timed, restore, case))
+                        found = quality.measure(key, partial(_timed, restore, case))
                         table = results.setdefault(f"{kind}, {case.name}", {})
                         table.setdefault(name, []).append(found)
-            for name, estimate in islice(noise_estimates(clean, index), most):
-                found = records.measure(f"{kind}, noise {name} | {index}", estimate)
+            whole_photograph = picture if kind == "colour" else to_grey(picture)
+            for name, estimate in islice(noise_estimates(whole_photograph, index), most):
+                found = quality.measure(f"{kind}, noise {name} | {index}", estimate)
                 results.setdefault(f"{kind}, noise {name}", {}).setdefault("", []).append(found)
+        for task, damage, objective in islice(step_problems(colour, index), most):
+            for entry in versions(STEPS[task]):
+                key = f"steps: {damage} | {entry} | {index}"
+                found = steps.measure(key, partial(steps_of_proof, objective, entry))
+                name = LEARNED if entry == STEPS[task] else CONTROLLED
+                results.setdefault(f"steps: {damage}", {}).setdefault(name, []).append(found)
         say(f"photograph {index + 1} of {COUNTS[scale]}")
+    for entry in (
+        *PRIORS,
+        VARIATION,
+        *(name for each in STEPS.values() for name in versions(each)),
+    ):
+        zoo.load(entry)  # names them in the provenance, also if all records were kept
     result = Result(
         "photographs",
         "Restored photographs beside BM3D, biharmonic filling and total variation",
@@ -322,6 +405,19 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     if scale != "quick":
         _judge(result, results)
     return result
+
+
+def versions(entry: str) -> list[str]:
+    """Return an entry and its control, if that is shipped."""
+    return [entry, *({entry + CONTROL} & set(zoo.list()))]
+
+
+def _records(scale: Scale, kind: str, entries: Sequence[str]) -> Records:
+    """Return the results that depend on some entries."""
+    if scale == "quick":
+        return Records(None)
+    stamp = cache.key_of(kind, entries=" ".join(zoo.fingerprint(name) for name in entries))[:12]
+    return Records(cache.directory() / f"photographs-{PARTS[scale]}-{kind}-{stamp}.json")
 
 
 def _timed(restore: Callable[[], Tensor], case: Case) -> dict[str, float]:
@@ -348,32 +444,73 @@ def _tabulate(result: Result, results: Measured) -> None:
         for title, entry, digits in (("PSNR in dB", "psnr", 2), ("seconds", "cpu", 3)):
             rows = []
             for case, named in chosen.items():
-                cells = [
-                    f"{statistics.mean(each[entry] for each in named[name]):.{digits}f}"
-                    if name in named
-                    else "not measured"
-                    for name in names
-                ]
+                cells = [_cell(named, name, entry, digits) for name in names]
                 rows.append((case.replace(f"{task} ", ""), *cells))
             result.tables[f"{task}: mean {title}"] = Table(("photographs", *names), rows)
+    result.tables["learned steps and their controls to a proven gap of 0.001"] = Table(
+        ("problem", "steps", "steps of the control"),
+        [
+            (
+                case.removeprefix("steps: "),
+                *(_cell(named, name, "steps", 1) for name in (LEARNED, CONTROLLED)),
+            )
+            for case, named in results.items()
+            if case.startswith("steps: ")
+        ],
+    )
+    sizes = [f"{side}²" for side in ESTIMATED_SIDES] + ["whole"]
     rows = []
-    for kind in ("plain", "JPEG"):
-        found = _estimates(results, kind)
-        if not found:
-            continue
-        errors = [abs(each["estimate"] / each["truth"] - 1) for each in found]
-        within = [sum(error <= limit for error in errors) / len(errors) for limit in (0.15, 0.25)]
-        loud = [each for each in found if each["truth"] > 0.02]
-        unsure = sum(not each["certain"] for each in loud) / max(1, len(loud))
-        rows.append((kind, str(len(found)), *(f"{share:.1%}" for share in (*within, unsure))))
+    for files in ("plain", "JPEG"):
+        for kind in ("colour", "grey"):
+            rows += [
+                _row_of_estimates(f"{files}, {kind}, {size}", found)
+                for size in sizes
+                if (found := _estimates(results, files, kind, [size]))
+            ]
+        counted = _estimates(results, files, "", _counted_sizes())
+        if counted:
+            rows.append(_row_of_estimates(f"all {files} of {SMALLEST_SIDE}² and more", counted))
     columns = ("files", "cases", "within 15 %", "within 25 %", "cannot tell, σ > 0.02")
     result.tables["noise estimates"] = Table(columns, rows)
 
 
-def _estimates(results: Measured, kind: str) -> list[dict[str, float]]:
-    """Return the noise estimates of plain pictures or JPEG files."""
+def _cell(named: Mapping[str, list[dict[str, float]]], name: str, entry: str, digits: int) -> str:
+    """Return the mean of a measurement as text."""
+    if name not in named:
+        return "not measured"
+    return f"{statistics.mean(each[entry] for each in named[name]):.{digits}f}"
+
+
+def _row_of_estimates(name: str, found: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
+    within = [f"{_share_within(found, limit):.1%}" for limit in (0.15, 0.25)]
+    return (name, str(len(found)), *within, f"{_share_unsure(found):.1%}")
+
+
+def _share_within(found: Sequence[Mapping[str, float]], limit: float) -> float:
+    """Return the share of estimates whose relative error is at most a limit."""
+    errors = [abs(each["estimate"] / each["truth"] - 1) for each in found]
+    return sum(error <= limit for error in errors) / len(errors)
+
+
+def _share_unsure(found: Sequence[Mapping[str, float]]) -> float:
+    """Return the share of uncertain estimates among files with visible noise."""
+    loud = [each for each in found if each["truth"] > 0.02]
+    return sum(not each["certain"] for each in loud) / max(1, len(loud))
+
+
+def _counted_sizes() -> list[str]:
+    return [f"{side}²" for side in ESTIMATED_SIDES if side >= SMALLEST_SIDE] + ["whole"]
+
+
+def _estimates(
+    results: Measured, files: str, kind: str, sizes: Sequence[str]
+) -> list[dict[str, float]]:
+    """Return the noise estimates of plain pictures or JPEG files of some sizes."""
     return [
-        each for case, named in results.items() if f"noise {kind}" in case for each in named[""]
+        each
+        for case, named in results.items()
+        if case.startswith(kind) and f"noise {files}" in case and case.split()[-2] in sizes
+        for each in named[""]
     ]
 
 
@@ -419,8 +556,8 @@ def _judge(result: Result, results: Measured) -> None:
         1.0,
     )
     worse = []
-    for case, named in results.items():
-        if "denoise" not in case:
+    for named in results.values():
+        if OURS_BLIND not in named:
             continue
         pairs = zip(named[OURS_BLIND], named[INPUT], strict=True)
         worse += [ours["psnr"] - given["psnr"] for ours, given in pairs]
@@ -441,14 +578,24 @@ def _judge(result: Result, results: Measured) -> None:
             f"{slowest:.3f} s at the slowest level",
         )
     )
-    for kind, limit, share in (("plain", 0.15, 0.95), ("JPEG", 0.25, 0.8)):
-        found = _estimates(results, kind)
-        good = sum(abs(each["estimate"] / each["truth"] - 1) <= limit for each in found)
+    for files, limit, share in (("plain", 0.15, 0.95), ("JPEG", 0.25, 0.8)):
+        found = _estimates(results, files, "", _counted_sizes())
+        good = _share_within(found, limit)
         result.claims.append(
             Claim(
-                f"noise estimates of {kind} files within {limit:.0%} in {share:.0%} of the cases",
-                good / len(found) >= share,
-                f"{good / len(found):.1%} of {len(found)}",
+                f"noise estimates of {files} files of {SMALLEST_SIDE}² and more: within "
+                f"{limit:.0%} in {share:.0%} of the cases",
+                good >= share,
+                f"{good:.1%} of {len(found)}",
+            )
+        )
+        unsure = _share_unsure(found)
+        result.claims.append(
+            Claim(
+                f"noise estimates of {files} files of {SMALLEST_SIDE}² and more: uncertain in at "
+                "most 5% of the cases with σ > 0.02",
+                unsure <= 0.05,
+                f"{unsure:.1%}",
             )
         )
 

@@ -44,8 +44,9 @@ class ObjectiveOptions:
     Args:
         images: Photographs, or folders of photographs, in any format that Pillow reads.
         prior: Regulariser: tv (total variation), photo (learned from photographs), or the file of a
-            learned prior. With auto, denoise uses the learned prior for noise up to 20 %, and the
-            other tasks use total variation.
+            learned prior. With auto, the learned prior is used by denoise for noise up
+            to 20 %, and for colour photographs by inpaint for noise up to 20 % and by deblur for
+            noise up to 3 %; otherwise total variation.
         noise: Standard deviation of the noise in units of full brightness, such as 0.05 for 5 %.
             With auto, it is estimated for each photograph.
         strength: Factor of the noise level that is assumed: 0.7 keeps more detail, 1.5 gives a
@@ -79,7 +80,7 @@ class ObjectiveOptions:
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """The form of the total variation and the method, for denoising and inpainting.
+    """The form of the total variation and the method. Each of these options implies --prior tv.
 
     Args:
         isotropic: Whether to measure the variation of a pixel as the length of its gradient, which
@@ -87,10 +88,10 @@ class MethodOptions:
             is yes, or no if --method or --mirror is given.
         coupled: Whether to measure the variation of all colours together, so that edges of
             different colours coincide. The default is yes, or no if --method or --mirror is given.
-        method: Method for total variation, which it implies: one of lmd, lsmd, lamd, lasmd, md,
-            smd, amd, asmd, gd, nesterov, adam, pdhg and dual-fista. By default the learned method
-            image-tv-isotropic starts and a primal-dual method finishes. With a learned prior, the
-            method is photo-prior-denoise.
+        method: Method for total variation: one of lmd, lsmd, lamd, lasmd, md, smd, amd, asmd, gd,
+            nesterov, adam, pdhg and dual-fista. By default the learned method image-tv-isotropic
+            starts and a primal-dual method finishes. With a learned prior, it is
+            photo-prior-denoise, photo-prior-inpaint or photo-prior-deblur.
         mirror: Zoo entry or .safetensors file with the mirror map, for methods that have one.
     """
 
@@ -414,10 +415,14 @@ def _settings(
         )
         keep_known = _decision(damage.keep_known)
     prior = options.prior
-    if (how.method or how.mirror) and prior == "auto":
-        prior = TV
-    if (how.method or how.mirror) and prior != TV:
-        raise ValueError(f"--method and --mirror are for --prior tv, not for --prior {prior}")
+    switches = [_decision(how.isotropic), _decision(how.coupled)]
+    if how.method or how.mirror or switches != [None, None]:
+        prior = TV if prior == "auto" else prior
+        if prior != TV:
+            raise ValueError(
+                "--method, --mirror, --isotropic and --coupled are for --prior tv, not for "
+                f"--prior {prior}"
+            )
     require_prior(prior)
     request = Request(
         task,

@@ -16,6 +16,10 @@ from mirrordescent.problems.tv import fill_holes
 
 ANCHOR = 0.002
 """Default weight of the quadratic term of :func:`prior_restoration`."""
+UNDOING_ANCHOR = 1e-4
+"""Weight of this term where a blur or a reduction of size is undone.
+
+It has to be small beside the squares of the frequencies that the operator damps."""
 FILLING_LEVEL = 0.005
 """Noise level of the convex profiles for missing pixels without noise.
 

@@ -13,9 +13,9 @@ from mirrordescent import kernels
 
 COUNT = 8
 """Largest number of evaluations that are kept. Each is compared with every new point."""
-REMEMBERED = 2**22
+REMEMBERED = 2**23
 """Largest total number of entries of all points whose evaluations are kept."""
-LARGEST = 2**20
+LARGEST = 2**22
 """Largest number of entries of a point whose evaluation is kept."""
 
 
@@ -57,6 +57,12 @@ def evaluate(x: Tensor, bank: tuple[Tensor, Tensor, Tensor]) -> RidgeEvaluation:
             while sum(each.inputs[0].numel() for each in _recent) > REMEMBERED:
                 _recent.popleft()
     return evaluation
+
+
+def forget() -> None:
+    """Forget all evaluations, so that the next ones are computed, for example to time them."""
+    with _lock:
+        _recent.clear()
 
 
 def recall(x: Tensor, bank: tuple[Tensor, Tensor, Tensor]) -> RidgeEvaluation | None:

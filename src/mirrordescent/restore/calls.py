@@ -108,7 +108,9 @@ def denoise(
             than 1 gives a smoother image.
         weight: Weight λ of the total variation, in place of noise and strength.
         prior: "tv" for total variation, "photo" for the learned prior, the file of a learned prior,
-            or a prior itself. With "auto", the learned prior is used for noise up to 20 %.
+            or a prior itself. With "auto", the learned prior is used for noise up to 20 %; in
+            inpainting for colour images only, and in deblurring for colour images with noise up to
+            3 %.
         gap: Relative gap to the minimum of the objective that must be proven.
         return_result: Whether to return a :class:`RestorationResult` with the noise, the weight,
             the gap and the status beside the image.

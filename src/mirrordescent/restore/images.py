@@ -25,6 +25,7 @@ from mirrordescent.restore.objectives import restore_objective
 from mirrordescent.restore.pipeline import Restored, restore
 from mirrordescent.restore.planning import OPERATOR_TASKS, RestorationPlan
 from mirrordescent.restore.request import Request
+from mirrordescent.restore.tiling import Window
 from mirrordescent.restore.weight import NEGLIGIBLE, POWER, WeightChoice, choose_weight
 from mirrordescent.solving import Status
 
@@ -178,7 +179,16 @@ def _restore_with_prior(job: _Job, prior: RidgePrior) -> list[RestoredImage]:
         levels = [job.noises[i].level for i in solved]
         objective = prior_objective(y, mask, request, levels, prior)
         plan = prior_plan(request, job.plan)
-        batch = restore_objective(objective, plan, progress=job.progress, announce=job.announce)
+        kept_ones = [_keeps_known_pixels(job.noises[i], request) for i in solved]
+
+        def changes(sample: int, window: Window) -> bool:
+            if mask is None or not kept_ones[sample]:
+                return True
+            return not bool(mask[(sample, slice(None), *window)].all())
+
+        batch = restore_objective(
+            objective, plan, progress=job.progress, announce=job.announce, changes=changes
+        )
     images = []
     for i, noise in enumerate(job.noises):
         kept = job.mask is not None and _keeps_known_pixels(noise, request)

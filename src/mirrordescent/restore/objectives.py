@@ -111,6 +111,7 @@ def restore_objective(
     *,
     progress: bool | None = None,
     announce: Callable[[str], object] | None = None,
+    changes: Callable[[int, Window], bool] | None = None,
 ) -> Restored:
     """Restore a batch of images. Images that are too large are solved in overlapping tiles.
 
@@ -119,6 +120,8 @@ def restore_objective(
         plan: The method, and when it stops.
         progress: Whether to show a progress bar; by default on a terminal.
         announce: Function that is called with a message if there are tiles.
+        changes: Function that tells whether any pixel of a window of an image may change. A tile
+            without such pixels is not solved. By default all tiles are.
     """
     height, width = objective.y.shape[2:]
     factor = objective.degradation.factor
@@ -136,14 +139,16 @@ def restore_objective(
     batch, channels, height, width = framed.y.shape
     tiles = list(windows(height, width, max(4 * MARGIN, TILE // factor)))
 
-    def restore_tile(sample: int, window: Window) -> Restored:
+    def restore_tile(sample: int, window: Window) -> Restored | Tensor:
+        if changes is not None and framed is objective and not changes(sample, window):
+            return framed.y[(slice(sample, sample + 1), slice(None), *window)]
         return _solve(framed.window(sample, window), plan, False)
 
     x = framed.y.new_empty(batch, channels, factor * height, factor * width)
     restored = solve_tiles(x, tiles, restore_tile, progress, factor)
     whole = framed.whole(restored.x)
     if whole is not None:
-        restored = replace(restored, value=whole.value, gap=whole.gap)
+        restored = replace(restored, value=whole.value, gap=whole.gap, whole=True)
     return restored if framed is objective else replace(restored, x=objective.answer(restored.x))
 
 

@@ -135,7 +135,8 @@ class Outcome(NamedTuple):
             parts.append(f"restored in {record['seconds']:.1f} s")
             parts.append(f"within {_percent(max(self.gap, 1e-4))} of the best possible")
             if record["tiles"] > 1:
-                parts.append(f"in {record['tiles']} tiles, each by itself")
+                alone = "" if record.get("whole") else ", each by itself"
+                parts.append(f"in {record['tiles']} tiles{alone}")
             if record["kept"]:
                 parts.append("known pixels kept")
         if record["deep"]:
@@ -242,6 +243,7 @@ def _solution_numbers(restored: Restored | None, index: int) -> dict[str, Any]:
             "iterations": {},
             "status": str(Status.CONVERGED),
             "tiles": 1,
+            "whole": True,
         }
     return {
         "left": False,
@@ -250,6 +252,7 @@ def _solution_numbers(restored: Restored | None, index: int) -> dict[str, Any]:
         "iterations": _iterations(restored, index),
         "status": str(restored.statuses[index]),
         "tiles": restored.tiles,
+        "whole": restored.whole,
     }
 
 

@@ -43,13 +43,14 @@ class Restored:
         x: The images, (batch, channels, height, width).
         value: Objective f(x) per image.
         gap: (f(x) − lower)/(f(y) − lower) per image, with a proven lower bound on the optimal
-            value. For images in tiles it is the largest gap of a tile.
+            value. For images in tiles it is the largest gap of a tile, unless ``whole``.
         lower: Lower bound per image; None for images in tiles.
         steps: Iterations per image by the name of the method.
         seconds: Time of the solve.
         statuses: Status per image.
         trace: Values along the run; None for images in tiles.
         tiles: Number of tiles.
+        whole: Whether value and gap are those of the whole images, not of tiles.
     """
 
     x: Tensor
@@ -61,6 +62,7 @@ class Restored:
     statuses: list[Status]
     trace: Trace | None
     tiles: int = 1
+    whole: bool = True
 
 
 @torch.no_grad()
@@ -257,7 +259,18 @@ def solve_tiles(
             seconds += tile.seconds
             bar.update(count, f"{seconds:.0f} s")
     value = torch.full_like(gaps, torch.nan)
-    return Restored(x, value, gaps, None, steps, seconds, statuses, None, len(tiles))
+    return Restored(
+        x,
+        value,
+        gaps,
+        None,
+        steps,
+        seconds,
+        statuses,
+        None,
+        tiles=len(tiles),
+        whole=len(tiles) == 1,
+    )
 
 
 def _scaled(interval: slice, factor: int) -> slice:

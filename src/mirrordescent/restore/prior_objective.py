@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mirrordescent.problems import Problem, RidgePrior, prior_denoising, prior_restoration
+from mirrordescent.problems.prior_problems import ANCHOR, UNDOING_ANCHOR
 from mirrordescent.restore.deep_holes import fill_holes
 from mirrordescent.restore.degradation import Degradation
 from mirrordescent.restore.objectives import WholeGap
@@ -77,7 +78,8 @@ class PriorObjective:
             known = y.new_ones(len(y), 1, *y.shape[2:]) if mask is None else mask.to(y)
             y = F.pad(y, self._sides)
             mask = F.pad(known, self._sides)
-        return prior_restoration(y, self.sigma, self.prior, operator, mask, self.start())
+        anchor = ANCHOR if self.degradation.trivial else UNDOING_ANCHOR
+        return prior_restoration(y, self.sigma, self.prior, operator, mask, self.start(), anchor)
 
     def start(self) -> Tensor:
         """Return y with filled holes, continued at its border or enlarged."""

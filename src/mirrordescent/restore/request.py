@@ -28,8 +28,9 @@ class Request:
     Args:
         task: "denoise", "inpaint", "deblur" or "upsample".
         prior: Regulariser: "tv" for total variation, "photo" for the learned prior, a file or an
-            object for another learned prior. With "auto", denoising uses the learned prior for
-            noise up to 20 %, and the other tasks use total variation.
+            object for another learned prior. With "auto", the learned prior is used in denoising
+            for noise up to 20 %, and for colour photographs in inpainting for noise up to 20 % and
+            in deblurring for noise up to 3 %; otherwise total variation.
         noise: Standard deviation σ of the noise, for values from 0 to 1; None to estimate it.
         strength: Factor of the noise level that is assumed. More than 1 gives a smoother
             photograph.
