@@ -62,7 +62,7 @@ def main() -> None:
 def run_example(name: str, minutes: float, out: Path) -> None:
     """Find a solver for one example and update the page."""
     path = HERE / f"{name}.py"
-    with recorded("0") as origin:
+    with recorded("0", f"examples.{name}") as origin:
         result = md.auto(load_family(path), name=name, minutes=minutes, out=out, say=print)
     draw(name, result, load_family(path))
     # Read the store only now: another process may have written to it meanwhile.
