@@ -91,6 +91,7 @@ SCHEDULES = "schedules"
 MIXED = "mixed"
 NO_CONTROL = "no learned control"
 UNKNOWN = "unknown"
+UNMEASURED = "not measured by this rule"
 OWN_CONTROL = "its control"
 LIMITED = ", limited by the reference"
 """Mark of a count at which a gap is near the accuracy of the certified optimum."""
@@ -147,7 +148,8 @@ class Attribution:
     def on_card(self) -> dict[str, Any]:
         """Return what is written on the card, under ``held_out.control``."""
         if not self.parts:
-            return {"gain": UNKNOWN, "why": self.why_not}
+            gain = UNMEASURED if self.why_not == UNMEASURED else UNKNOWN
+            return {"gain": gain, "why": self.why_not}
         rows = {
             str(k): {
                 **{name: float(f"{values[i]:.4g}") for name, values in self.gaps.items()},
@@ -174,11 +176,9 @@ def attribute(
     """
     method = zoo.load(name)
     card = zoo.card(name)
-    if name.endswith(CONTROL):
-        return Attribution(name, why_not=IS_CONTROL)
-    recipe = RECIPES.get(name)
-    if recipe is None or not any(isinstance(part, MirrorMap) for part in method.modules()):
-        return Attribution(name, why_not=NO_MAP if recipe else "it has no recipe")
+    if reason := why_unknown(name, method):
+        return Attribution(name, why_not=reason)
+    recipe = RECIPES[name]
     if isinstance(method, Preconditioned):
         return of_networks(name, directory, say)
     try:
@@ -200,6 +200,15 @@ def attribute(
     found = _remembered(key, rivals, measured)
     learned_control = f"{name}{CONTROL}" in rivals
     return _attribution(name, counts, found, learned_control, say)
+
+
+def why_unknown(name: str, method: nn.Module) -> str:
+    """Return why an entry has no map whose worth could be measured, or an empty text."""
+    if name.endswith(CONTROL):
+        return IS_CONTROL
+    if name not in RECIPES:
+        return "it has no recipe"
+    return "" if any(isinstance(part, MirrorMap) for part in method.modules()) else NO_MAP
 
 
 def controls_for(name: str) -> list[str]:
@@ -387,7 +396,14 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return _of(QUICK if scale == "quick" else zoo.list(), scale, directory, say)
 
 
-def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) -> Result:
+def _of(
+    names: Sequence[str],
+    scale: Scale,
+    directory: Path | None,
+    say: Say,
+    later: Sequence[str] = (),
+) -> Result:
+    """Attribute the gains of some entries; those that are measured later are said to be unknown."""
     result = Result(
         "attribution",
         "Where gains come from",
@@ -395,6 +411,9 @@ def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) ->
     )
     found = []
     for name in names:
+        if name in later:
+            found.append(Attribution(name, why_not=why_unknown(name, zoo.load(name)) or UNMEASURED))
+            continue
         coarse = scale == "standard" and name.startswith(COARSE)
         fewer = scale == "standard" and name.startswith(FEWER)
         every = 6 if scale == "quick" else 3 if coarse else 1
@@ -405,10 +424,22 @@ def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) ->
     return result
 
 
-def add_missing(summary: Path, directory: Path | None = None, say: Say = print) -> Result:
+def add_missing(
+    summary: Path,
+    directory: Path | None = None,
+    say: Say = print,
+    only: Sequence[str] | None = None,
+) -> Result:
     """Attribute the gains of entries that are new or changed, and write them into a summary.
 
     If the summary was written by another version of the rule, all entries are measured.
+
+    Args:
+        summary: File of the summary.
+        directory: Data directory.
+        say: Function that reports the outcomes.
+        only: Entries to measure now. The others are said not to be measured by this rule; they are
+            measured when this function is called again.
     """
     stored = from_summary(summary)
     current = stored.settings.get("version") == VERSION
@@ -417,8 +448,11 @@ def add_missing(summary: Path, directory: Path | None = None, say: Say = print) 
     names = [name for name in zoo.list() if changed & {name, *controls_for(name)}]
     if not names:
         return stored
+    later = [] if only is None else [name for name in names if name not in only]
     with recorded("as in the sources", run) as where:
-        new = _of(names, stored.settings["scale"], directory, say)
+        new = _of(names, stored.settings["scale"], directory, say, later)
+    for name in later:
+        where["entries"].pop(name, None)
     if current:
         new = _merged(stored, new, names)
         entries = dict(sorted({**known, **where["entries"]}.items()))
@@ -449,7 +483,8 @@ def gains(found: Sequence[Attribution]) -> Table:
     for each in found:
         if not each.parts:
             unknown = [UNKNOWN] * len(PARTS)
-            rows.append((each.entry, "", *unknown, "", f"{UNKNOWN}: {each.why_not}"))
+            gain = UNMEASURED if each.why_not == UNMEASURED else f"{UNKNOWN}: {each.why_not}"
+            rows.append((each.entry, "", *unknown, "", gain))
         for i, k in enumerate(each.counts if each.parts else ()):
             cells = [str(each.parts[part][i]) for part in PARTS]
             cells[0] += LIMITED if each.limited[i] else ""

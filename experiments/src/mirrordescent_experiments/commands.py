@@ -92,7 +92,7 @@ def results(
     claims = paper_claims(folder)
     lines.append("")
     for claim in claims:
-        lines += [f"{claim.verdict:14} {claim.statement}", f"{'':14} {claim.measured}"]
+        lines += [f"{claim.verdict:26} {claim.statement}", f"{'':26} {claim.measured}"]
     show({"paper": [vars(claim) for claim in claims], **report}, lines, json)
     return 0
 

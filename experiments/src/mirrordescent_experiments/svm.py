@@ -32,8 +32,10 @@ from mirrordescent_experiments.extensions import (
     CONTROLLED,
     LABELS,
     NO_MAP,
+    SHOWN,
     beside_controls,
     choose_rules,
+    with_controls,
     with_rules,
 )
 from mirrordescent_experiments.intervals import paired
@@ -99,6 +101,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
             contest.run(*each) for each in with_rules(_control, control_rules, batch, NO_MAP)
         ]
         result.panels["controls"] = beside_controls(result.panels["hinge loss"], without)
+        result.panels["hinge loss"] = with_controls(result.panels["hinge loss"], without, SHOWN)
     result.panels["test error"] = Panel(runs.errors, "share of test digits misclassified")
     error = float(_error(optimum.x, features).mean())
     result.tables["References"] = _references(features, float(optimum.value), error)
