@@ -57,7 +57,7 @@ def attributed(method, controls=None, counts=(3, 20)):
         found.multiples,
         found.limited,
         contributions(found.gaps),
-        learned_control=True,
+        [Estimate(0.0, 0.0, 0.0)] * len(counts),
     )
 
 
@@ -141,7 +141,8 @@ def test_geometry_needs_a_control_and_no_count_at_which_the_map_harms(
     worth, learned_control, label
 ):
     parts = {"map": [Estimate(*each) for each in worth]}
-    assert Attribution("x", (10, 100), parts=parts, learned_control=learned_control).earned == label
+    own = parts["map"] if learned_control else ()
+    assert Attribution("x", (10, 100), parts=parts, against_control=own).earned == label
 
 
 def test_intervals_of_all_counts_hold_together():
@@ -317,7 +318,7 @@ def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
     new = "ellipse-denoise-lpd"
     parts = {part: [Estimate(1.0, 0.5, 1.5)] for part in PARTS}
     measured = Attribution(
-        known, (10,), 2, {"learned": [1.0]}, ["identity × 1"], [1.0], [False], parts, True
+        known, (10,), 2, {"learned": [1.0]}, ["identity × 1"], [1.0], [False], parts, parts["map"]
     )
     cards = {known: measured.on_card() | {"gaps": {}}}
     settings = {"scale": "standard", "version": VERSION, "cards": cards}

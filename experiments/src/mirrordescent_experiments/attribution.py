@@ -93,6 +93,7 @@ NO_CONTROL = "no learned control"
 UNKNOWN = "unknown"
 UNMEASURED = "not measured by this rule"
 OWN_CONTROL = "its control"
+AGAINST_CONTROL = "map, against its own control"
 LIMITED = ", limited by the reference"
 """Mark of a count at which a gap is near the accuracy of the certified optimum."""
 FACT = "fact: "
@@ -112,7 +113,8 @@ class Attribution:
         multiples: Best multiple of the identity at every count.
         limited: Whether the gaps of a count are limited by the accuracy of the certified optimum.
         parts: Contributions at every count in decades.
-        learned_control: Whether there is a control, learned with the same budget.
+        against_control: Decades by which the method is ahead of its control, learned with the same
+            budget; empty if there is none.
         why_not: Reason why nothing is known.
     """
 
@@ -124,7 +126,7 @@ class Attribution:
     multiples: Sequence[float] = ()
     limited: Sequence[bool] = ()
     parts: dict[str, list[Estimate]] = field(default_factory=dict)
-    learned_control: bool = False
+    against_control: Sequence[Estimate] = ()
     why_not: str = ""
 
     @property
@@ -143,7 +145,7 @@ class Attribution:
             return SCHEDULES
         if harms:
             return MIXED
-        return GEOMETRY if self.learned_control else NO_CONTROL
+        return GEOMETRY if self.against_control else NO_CONTROL
 
     def on_card(self) -> dict[str, Any]:
         """Return what is written on the card, under ``held_out.control``."""
@@ -198,8 +200,7 @@ def attribute(
 
     key = _key([name, *rivals], problems=problems, every=every, counts=str(counts))
     found = _remembered(key, rivals, measured)
-    learned_control = f"{name}{CONTROL}" in rivals
-    return _attribution(name, counts, found, learned_control, say)
+    return _attribution(name, counts, found, say)
 
 
 def why_unknown(name: str, method: nn.Module) -> str:
@@ -263,10 +264,9 @@ def _remembered(key: str, rivals: Sequence[str], measure: Callable[[], Measured]
     return Measured(found, controls, multiple, limited)
 
 
-def _attribution(
-    name: str, counts: Sequence[int | str], found: Measured, learned_control: bool, say: Say
-) -> Attribution:
+def _attribution(name: str, counts: Sequence[int | str], found: Measured, say: Say) -> Attribution:
     """Return the contributions that follow from gaps, and report them."""
+    own = found.gaps.get(f"{name}{CONTROL}")
     means = {what: each.mean(1).tolist() for what, each in found.gaps.items()}
     result = Attribution(
         name,
@@ -277,7 +277,7 @@ def _attribution(
         found.multiples,
         found.limited,
         contributions(found.gaps),
-        learned_control,
+        () if own is None else decades(own, found.gaps["learned"]),
     )
     worth = [
         f"{each} against {control} at {k}"
@@ -300,11 +300,13 @@ def contributions(gaps: Runs) -> dict[str, list[Estimate]]:
         "schedules": (given, gaps["constant step"]),
         "momentum": (gaps["constant step"], gaps["gradient descent"]),
     }
-    level = 1 - 0.05 / len(there)
-    return {
-        part: [paired((after[i] / before[i]).log10(), level) for i in range(len(there))]
-        for part, (before, after) in chain.items()
-    }
+    return {part: decades(after, before) for part, (before, after) in chain.items()}
+
+
+def decades(above: Tensor, below: Tensor) -> list[Estimate]:
+    """Return log₁₀ of the ratio of gaps (counts, problems) at every count."""
+    level = 1 - 0.05 / len(above)
+    return [paired((a / b).log10(), level) for a, b in zip(above, below, strict=True)]
 
 
 def of_networks(
@@ -323,7 +325,7 @@ def of_networks(
 
     key = _key([name, *rivals], tasks=" ".join(str(task) for task in tasks), networks=NETWORKS)
     found = _remembered(key, rivals, measured)
-    return _attribution(name, ("end",), found, bool(rivals), say)
+    return _attribution(name, ("end",), found, say)
 
 
 def _networks_measured(name: str, rivals: Sequence[str], family: TaskFamily) -> Measured:
@@ -484,12 +486,13 @@ def gains(found: Sequence[Attribution]) -> Table:
         if not each.parts:
             unknown = [UNKNOWN] * len(PARTS)
             gain = UNMEASURED if each.why_not == UNMEASURED else f"{UNKNOWN}: {each.why_not}"
-            rows.append((each.entry, "", *unknown, "", gain))
+            rows.append((each.entry, "", *unknown, "", "", gain))
         for i, k in enumerate(each.counts if each.parts else ()):
             cells = [str(each.parts[part][i]) for part in PARTS]
             cells[0] += LIMITED if each.limited[i] else ""
-            rows.append((each.entry, str(k), *cells, each.controls[i], each.earned))
-    columns = ("entry", "k", *PARTS, "strongest without a map", "its gain is")
+            alike = str(each.against_control[i]) if each.against_control else ""
+            rows.append((each.entry, str(k), *cells, each.controls[i], alike, each.earned))
+    columns = ("entry", "k", *PARTS, "strongest without a map", AGAINST_CONTROL, "its gain is")
     return Table(columns, rows)
 
 
