@@ -78,6 +78,18 @@ def test_without_single_runs_or_a_control_there_is_no_verdict():
     assert "interval not known" in measured
 
 
+def test_gaps_near_the_accuracy_of_the_reference_are_marked():
+    found = summary([curve("a", 1.0, 1e-3), curve("b", 2.0, 2.0)], [])
+    judge = judging.ordered("comparison from y", ("a", "b"), 100)
+    assert "limited" not in judge(found)[1]
+    found.data["settings"]["reference width"] = 2e-4
+    assert "limited by the reference, whose interval is 0.0002 wide" in judge(found)[1]
+    assert "limited" in judging.fall("comparison from y", "a", most=2.0)(found)[1]
+    assert "limited" not in judging.fall("comparison from y", "b", most=2.0)(found)[1]
+    found.data["settings"]["reference width"] = 5e-5
+    assert "limited" not in judge(found)[1]
+
+
 def test_a_mean_loss_below_another_is_judged_with_its_interval():
     found = summary([curve("a", 1.0, 1.0), curve("b", 2.0, 2.0)], [])
     assert ends_below("comparison from y", "a", "b", 100)(found)[0] is True

@@ -28,7 +28,7 @@ from mirrordescent_experiments.extensions import (
     with_controls,
     with_rules,
 )
-from mirrordescent_experiments.result import Curve, Panel, Result
+from mirrordescent_experiments.result import WIDTH, Curve, Panel, Result
 from mirrordescent_experiments.scales import Say, Scale
 
 KINDS = {"": "pair", "dual-pair ": "dual-pair", "one-network ": "conjugate"}
@@ -118,6 +118,7 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
         contest, rehearsal = (
             imaging_contest(p, fill, size.iterations) for p in (problem, training)
         )
+        result.settings[WIDTH] = float(f"{contest.width:.3g}")
         learned = [contest.run(*each) for each in with_rules(task.by_label, rules, task.noise)]
         learned.append(contest.run("stencil LAMD", task.learned("stencil")))
         panel = Panel(learned + _rivals(task, contest, rehearsal))

@@ -25,10 +25,12 @@ from mirrordescent_experiments.extensions import NO_MAP
 from mirrordescent_experiments.intervals import paired
 from mirrordescent_experiments.learned_networks import PRINTED, PRINTED_CONTROL, SHORTER
 from mirrordescent_experiments.provenance import problems
-from mirrordescent_experiments.result import VERDICTS
+from mirrordescent_experiments.result import VERDICTS, WIDTH
 
 NO_INTERVAL = "interval not known"
 AT_THIS_BUDGET = "not decided at this budget"
+LIMIT = 10.0
+"""Factor of the width of the reference below which a gap is limited by it."""
 ADEQUATE = 400
 """Meta-steps from which on a map counts as learned as printed, 20 times those of the shortest."""
 LOSS = "cross-entropy on training data"
@@ -78,6 +80,13 @@ class Summary:
         )
         kept = found.get(str(k))
         return None if kept is None else torch.tensor([math.inf if v is None else v for v in kept])
+
+    def limited(self, *gaps: float) -> str:
+        """Return a remark if the smallest of some gaps is near the accuracy of the reference."""
+        width = self.data["settings"].get(WIDTH, 0.0)
+        if min(gaps, default=math.inf) >= LIMIT * width:
+            return ""
+        return f"; limited by the reference, whose interval is {width:.2g} wide"
 
 
 Judge: TypeAlias = Callable[[Summary], Judged | None]
@@ -145,6 +154,7 @@ def fall(panel: str, method: str, least: float | None = None, most: float | None
         factor = means[half] / means[last] if math.isfinite(means[last]) else 0.0
         kept = [summary.runs(panel, method, k) for k in (half, last)]
         text = f"{method} {means[half]:.3g} at {half}, {means[last]:.3g} at {last}"
+        mark = summary.limited(means[last])
         low = high = factor
         if kept[0] is not None and kept[1] is not None:
             decades = paired((kept[0] / kept[1]).log10())
@@ -154,9 +164,9 @@ def fall(panel: str, method: str, least: float | None = None, most: float | None
         else:
             text += f"; falls by a factor of {factor:.3g}, {NO_INTERVAL}"
         if least is not None:
-            return (True if low >= least else False if high < least else None), text
+            return (True if low >= least else False if high < least else None), text + mark
         assert most is not None
-        return (True if high <= most else False if low > most else None), text
+        return (True if high <= most else False if low > most else None), text + mark
 
     return judge
 
@@ -176,10 +186,10 @@ def ordered(panel: str, methods: Sequence[str], k: int) -> Judge:
             if each is not None
         ]
         if len(kept) < len(methods):
-            return None, f"{text}; {NO_INTERVAL}"
+            return None, f"{text}; {NO_INTERVAL}{summary.limited(*ends.values())}"
         margin = paired((torch.stack(kept[1:]).amin(0) / kept[0]).log10())
         holds = True if margin.low > 0 else False if margin.high < 0 else None
-        return holds, f"{text}; margin in decades {margin}"
+        return holds, f"{text}; margin in decades {margin}{summary.limited(*ends.values())}"
 
     return judge
 
@@ -258,7 +268,8 @@ def _lead_of_means(
         f"k = {k}: {', '.join(f'{name} {found[k]:.3g}' for name, found in curves.items() if found)}"
         for k in counts
     ]
-    return None, f"{'; '.join(words)}; {NO_INTERVAL}"
+    gaps = [found[k] for found in curves.values() if found for k in counts]
+    return None, f"{'; '.join(words)}; {NO_INTERVAL}{summary.limited(*gaps)}"
 
 
 def ends_below(panel: str, method: str, rival: str, k: int) -> Judge:

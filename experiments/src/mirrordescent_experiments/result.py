@@ -34,6 +34,8 @@ VERDICTS = {
 }
 # Iterations at which the summary has every run, besides the last iteration.
 KEPT = (10, 50, 100, 500, 1000, 2000)
+WIDTH = "reference width"
+"""Setting with the mean width of the intervals that are proven to contain the minima."""
 MOST_RUNS = 64  # a panel with more runs has only means and ranges in the summary
 Range: TypeAlias = tuple[Tensor, Tensor]
 """The lowest and the highest value of all runs, (points,) each."""

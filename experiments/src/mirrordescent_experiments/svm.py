@@ -39,7 +39,7 @@ from mirrordescent_experiments.extensions import (
     with_rules,
 )
 from mirrordescent_experiments.intervals import paired
-from mirrordescent_experiments.result import Claim, Curve, Panel, Result, Table
+from mirrordescent_experiments.result import WIDTH, Claim, Curve, Panel, Result, Table
 from mirrordescent_experiments.scales import Say, Scale
 
 MATRIX = "mnist49-svm-quadratic"
@@ -78,6 +78,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         {"scale": scale, "features": source, "C": 1.0, **vars(size)},
     )
     contest = starts(features, size.starts, size.iterations, seed=0)
+    result.settings[WIDTH] = float(f"{contest.width:.3g}")
     few = starts(features, size.extension_starts, size.iterations, seed=1)
     batch = Minibatch(size.batch)
     result.panels, rules = choose_rules(_learned, few, batch)
