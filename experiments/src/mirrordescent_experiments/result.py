@@ -36,7 +36,7 @@ VERDICTS = {
 KEPT = (10, 50, 100, 500, 1000, 2000)
 WIDTH = "reference width"
 """Setting with the mean width of the intervals that are proven to contain the minima."""
-MOST_RUNS = 64  # a panel with more runs has only means and ranges in the summary
+MOST_RUNS = 100  # a panel with more runs has only means and ranges in the summary
 Range: TypeAlias = tuple[Tensor, Tensor]
 """The lowest and the highest value of all runs, (points,) each."""
 
