@@ -14,6 +14,7 @@ from mirrordescent import zoo
 from mirrordescent.cli import main
 from mirrordescent.diagnosis.entries import diagnose_entry
 from mirrordescent_experiments import code_hash, provenance
+from mirrordescent_experiments.commands import results
 from mirrordescent_experiments.diagnosis_pages import write
 from mirrordescent_experiments.paper_claims import CLAIMS, paper_claims
 from mirrordescent_experiments.rebuild import from_summary, rebuild
@@ -187,6 +188,11 @@ def test_the_command_fails_where_the_check_does(tmp_path, monkeypatch, capsys):
         main()
     assert ended.value.code == 1
     assert "unknown is stale" in capsys.readouterr().out
+
+
+def test_code_is_compared_by_the_check_alone(tmp_path):
+    with pytest.raises(ValueError, match="add --check"):
+        results(tmp_path, code=True)
 
 
 def test_the_pages_of_the_repository_are_those_of_the_entries_shipped():

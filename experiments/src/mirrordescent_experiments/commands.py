@@ -74,6 +74,8 @@ def results(
     from mirrordescent_experiments.paper_claims import paper_claims
     from mirrordescent_experiments.rebuild import rebuild
 
+    if code and not check:
+        raise ValueError("--code is an option of --check: add --check")
     if check:
         faults = provenance.check(folder, code)
         success = f"no page of {folder} is stale but those that are listed in {provenance.STALE}"

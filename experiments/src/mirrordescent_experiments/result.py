@@ -30,6 +30,7 @@ from mirrordescent_experiments.figure import draw_groups, draw_panel, draw_pictu
 VERDICTS = {
     "does not hold": "**does not hold**",
     "not decided": "*not decided*",
+    "not decided at this budget": "*not decided at this budget*",
     "not measured": "*not measured*",
 }
 # Iterations at which the summary has every run, besides the last iteration.
