@@ -343,3 +343,28 @@ def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
     again = json.loads(path.read_text())
     assert again["tables"] == summary["tables"]
     assert again["provenance"]["entries"][new] == zoo.fingerprint(new)
+
+
+def test_guides_say_what_the_cards_say():
+    """``image-tv`` is ahead of every method without a map; maps made of pairs are not."""
+    assert zoo.card("image-tv").gain == "geometry"
+    measured = zoo.card("image-tv").held_out["control"]["gaps"]
+    assert all(measured[k]["map, log10"][1] > 0 for k in ("100", "1000"))
+    others = ("photo-inpaint-dual-pair", "photo-inpaint-conjugate", "photo-inpaint-stencil")
+    for name in others:
+        assert zoo.card(name).gain == "mixed"
+        late = zoo.card(name).held_out["control"]["gaps"]["2000"]
+        assert late["map, log10"][2] < 0
+        assert late["strongest without a map"] == "image-tv-control"
+
+
+def test_no_card_claims_geometry_by_another_rule():
+    """Geometry needs a learned control, and the strongest method without a map at every count."""
+    claimed = [name for name in zoo.list() if zoo.card(name).gain == "geometry"]
+    assert claimed
+    for name in claimed:
+        assert f"{name}-control" in zoo.list()
+        rows = zoo.card(name).held_out["control"]["gaps"].values()
+        assert all("strongest without a map" in row for row in rows)
+        assert any(row["map, log10"][1] > 0 for row in rows)
+        assert all(row["map, log10"][2] >= 0 for row in rows)
