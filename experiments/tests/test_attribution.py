@@ -200,13 +200,7 @@ def test_a_learned_start_is_told_from_the_map():
     mirror = Conjugate(DenseICNN(2).double(), "scaled").double()
     with torch.no_grad():
         mirror.log_scale.fill_(1.0)
-    drawn = Problems(
-        Draw(
-            draw(1).problem,
-            torch.ones(6, 2, dtype=torch.float64),
-            torch.zeros(6, dtype=torch.float64),
-        )
-    )
+    drawn = problems(1).started_at(torch.ones(6, 2, dtype=torch.float64))
     gaps = Bench(SMD(mirror, 0.01), (1, 2)).measure(drawn, drawn).gaps
     assert "exact start" in gaps
     assert not torch.equal(gaps["strongest"], gaps["strongest, given start"])
@@ -217,13 +211,7 @@ def test_a_pair_stored_in_the_dual_begins_somewhere_else():
     pair = LearnedPair(DenseICNN(2).double(), DenseICNN(2).double())
     with torch.no_grad():
         pair.forward_potential.scale.add_(1.0)
-    drawn = Problems(
-        Draw(
-            draw(1).problem,
-            torch.ones(6, 2, dtype=torch.float64),
-            torch.zeros(6, dtype=torch.float64),
-        )
-    )
+    drawn = problems(1).started_at(torch.ones(6, 2, dtype=torch.float64))
     gaps = Bench(SMD(pair, 0.01), (1, 2)).measure(drawn, drawn).gaps
     assert not torch.equal(gaps["strongest"], gaps["strongest, given start"])
     assert not torch.equal(gaps["exact start"], gaps["learned"]), (
