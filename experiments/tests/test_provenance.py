@@ -200,13 +200,15 @@ def test_the_pages_of_the_repository_are_those_of_the_entries_shipped():
 
 
 def test_a_summary_keeps_runs_and_where_they_come_from(tmp_path):
-    with provenance.recorded("0") as found:
+    module = "mirrordescent_experiments.intervals"
+    with provenance.recorded("0", module) as found:
         zoo.load(ENTRY)
     stored(tmp_path, "kept", found)
     summary = json.loads((tmp_path / "kept" / "summary.json").read_text())
     assert summary["runs"]["gaps"]["LMD"]["10"] == [1.0, 2.0]
     page = from_summary(tmp_path / "kept" / "summary.json").markdown()
     assert f"{ENTRY} {zoo.fingerprint(ENTRY)}" in page
+    assert f"Code: {module} {code_hash.code_hash(module)}." in page
     stored(tmp_path, "old", {})
     assert "is not known" in from_summary(tmp_path / "old" / "summary.json").markdown()
 

@@ -221,9 +221,11 @@ def origin(provenance: dict[str, Any]) -> str:
             "they are to be run again.*"
         )
     entries = ", ".join(f"{name} {sha}" for name, sha in provenance["entries"].items()) or "none"
+    hashes = ", ".join(f"{name} {sha}" for name, sha in provenance.get("code", {}).items())
+    code = f" Code: {hashes}." if hashes else ""
     return (
         f"*Commit {provenance['commit']}, {provenance['date']}; {provenance['machine']}; "
-        f"seeds {provenance['seeds']}. Entries: {entries}.*"
+        f"seeds {provenance['seeds']}. Entries: {entries}.{code}*"
     )
 
 
