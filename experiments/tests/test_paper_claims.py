@@ -11,6 +11,7 @@ import torch
 from mirrordescent import zoo
 from mirrordescent.recipes import recipe
 from mirrordescent_experiments import paper_claims as judging
+from mirrordescent_experiments.claims import by_margin
 from mirrordescent_experiments.extensions import with_controls
 from mirrordescent_experiments.paper_claims import (
     AT_THIS_BUDGET,
@@ -88,6 +89,17 @@ def test_gaps_near_the_accuracy_of_the_reference_are_marked():
     assert "limited" not in judging.fall("comparison from y", "b", most=2.0)(found)[1]
     found.data["settings"]["reference width"] = 5e-5
     assert "limited" not in judge(found)[1]
+
+
+def test_claims_of_experiments_mark_them_too():
+    panel = Panel([curve("LAMD", 1.0, 1e-3), curve("LAMD, no map", 2.0, 2e-3)])
+    wide = by_margin("x", panel["LAMD"].values[1], [panel["LAMD, no map"].values[1]], "1", 1, 2e-4)
+    narrow = by_margin(
+        "x", panel["LAMD"].values[1], [panel["LAMD, no map"].values[1]], "1", 1, 5e-5
+    )
+    assert wide.holds is narrow.holds is True
+    assert "limited by the reference" in wide.measured
+    assert "limited" not in narrow.measured
 
 
 def test_a_mean_loss_below_another_is_judged_with_its_interval():

@@ -80,7 +80,8 @@ def results(
         faults = provenance.check(folder, code)
         success = f"no page of {folder} is stale but those that are listed in {provenance.STALE}"
         changed = provenance.changed_code(folder)
-        lines = [*(faults or [success]), "", f"{len(changed)} pages were made by other code:"]
+        heading = f"{len(changed)} pages were made by other code, or by code that is not known:"
+        lines = [*(faults or [success]), "", heading]
         lines += [f"  {name}: {why}" for name, why in changed.items()]
         show({"faults": faults, "changed code": changed}, lines, json)
         return 1 if faults else 0

@@ -21,6 +21,7 @@ import torch
 from mirrordescent import zoo
 from mirrordescent.report import Table
 from mirrordescent.report.content import NOT_MEASURED, Claim
+from mirrordescent_experiments.claims import limited
 from mirrordescent_experiments.extensions import NO_MAP
 from mirrordescent_experiments.intervals import paired
 from mirrordescent_experiments.learned_networks import PRINTED, PRINTED_CONTROL, SHORTER
@@ -29,8 +30,6 @@ from mirrordescent_experiments.result import VERDICTS, WIDTH
 
 NO_INTERVAL = "interval not known"
 AT_THIS_BUDGET = "not decided at this budget"
-LIMIT = 10.0
-"""Factor of the width of the reference below which a gap is limited by it."""
 ADEQUATE = 400
 """Meta-steps from which on a map counts as learned as printed, 20 times those of the shortest."""
 LOSS = "cross-entropy on training data"
@@ -83,10 +82,7 @@ class Summary:
 
     def limited(self, *gaps: float) -> str:
         """Return a remark if the smallest of some gaps is near the accuracy of the reference."""
-        width = self.data["settings"].get(WIDTH, 0.0)
-        if min(gaps, default=math.inf) >= LIMIT * width:
-            return ""
-        return f"; limited by the reference, whose interval is {width:.2g} wide"
+        return limited(self.data["settings"].get(WIDTH, 0.0), *gaps)
 
 
 Judge: TypeAlias = Callable[[Summary], Judged | None]
@@ -417,7 +413,7 @@ CLAIMS: tuple[PaperClaim, ...] = (
         "denoising: LPD plateaus",
         "denoise",
         fastest("LPD", most=2),
-        entries=("ellipse-denoise-lpd",),
+        entries=(),
     ),
     PaperClaim(
         "denoising: Adam is poor, it ends above GD and Nesterov",
