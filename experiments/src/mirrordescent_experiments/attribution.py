@@ -180,17 +180,13 @@ def attribute(
     card = zoo.card(name)
     if reason := why_unknown(name, method):
         return Attribution(name, why_not=reason)
-    recipe = RECIPES[name]
     if isinstance(method, Preconditioned):
         return of_networks(name, directory, say)
-    try:
-        family = recipe.family(directory)
-    except data.DataMissing:
-        return Attribution(name, why_not="its data are not there")
     rivals = controls_for(name)
     counts = _counts(name, method, card)
 
     def measured() -> Measured:
+        family = RECIPES[name].family(directory)
         held_out = certified(family.validation(problems))
         tuning = certified(_raw(family).draw(torch.arange(min(problems, TUNING))))
         real = isinstance(held_out.draw.x0, Tensor)
@@ -199,7 +195,10 @@ def attribute(
         return bench.measure(tuning, held_out)
 
     key = _key([name, *rivals], problems=problems, every=every, counts=str(counts))
-    found = _remembered(key, rivals, measured)
+    try:
+        found = _remembered(key, rivals, measured)
+    except data.DataMissing:
+        return Attribution(name, why_not="its data are not there")
     return _attribution(name, counts, found, say)
 
 
