@@ -413,7 +413,7 @@ def _of(
     found = []
     for name in names:
         if name in later:
-            found.append(Attribution(name, why_not=why_unknown(name, zoo.load(name)) or UNMEASURED))
+            found.append(Attribution(name, why_not=UNMEASURED))
             continue
         coarse = scale == "standard" and name.startswith(COARSE)
         fewer = scale == "standard" and name.startswith(FEWER)
@@ -449,7 +449,11 @@ def add_missing(
     names = [name for name in zoo.list() if changed & {name, *controls_for(name)}]
     if not names:
         return stored
-    later = [] if only is None else [name for name in names if name not in only]
+    later = [
+        name
+        for name in names
+        if only is not None and name not in only and not why_unknown(name, zoo.load(name))
+    ]
     with recorded("as in the sources", run) as where:
         new = _of(names, stored.settings["scale"], directory, say, later)
     for name in later:
