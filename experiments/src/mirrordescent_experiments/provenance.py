@@ -173,9 +173,9 @@ def check(folder: Path, code: bool = False) -> list[str]:
     }
     quoting = quoted(folder)
     if code:
-        for name, why in changed_code(folder).items():
+        for name, change in changed_code(folder).items():
             if name in quoting:
-                stale.setdefault(name, []).append(why)
+                stale.setdefault(name, []).append(change)
     wrong = []
     for name, why in stale.items():
         if name not in listed:
