@@ -78,7 +78,7 @@ def measure(name: str) -> tuple[str, str]:
     """Run a benchmark, and return the title and the text of its section."""
     title, run = BENCHMARKS[name]
     began = perf_counter()
-    with recorded("as in the sources") as provenance:
+    with recorded("as in the sources", run) as provenance:
         text = run()
     minutes = (perf_counter() - began) / 60
     origin = (

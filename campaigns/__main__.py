@@ -67,7 +67,7 @@ def main() -> int:
 def _run(tally: Tally) -> int:
     """Run a campaign and print its outcomes; return the exit code."""
     tally.start()
-    with recorded(str(tally.seed)) as tally.provenance:
+    with recorded(str(tally.seed), CAMPAIGNS[tally.name]) as tally.provenance:
         CAMPAIGNS[tally.name](tally)
     print(tally.name)
     for case, count in sorted(tally.outcomes.items()):

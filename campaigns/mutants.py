@@ -607,7 +607,7 @@ def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None
         seed: Seed of the sample.
         of: Commit of the sources; by default the one that is checked out.
     """
-    from mirrordescent_experiments.provenance import commit, machine, mark
+    from mirrordescent_experiments.provenance import code_of, commit, machine, mark
 
     killed = {name for name, outcome in outcomes.items() if outcome.startswith("killed")}
     tried = len(outcomes)
@@ -639,6 +639,7 @@ def write(outcomes: dict[str, str], count: int, seed: int, of: str | None = None
         "seeds": str(seed),
         "machine": machine(),
         "entries": {},
+        "code": code_of("campaigns.mutants"),
     }
     lines += ["", mark(provenance)]
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")

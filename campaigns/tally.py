@@ -93,7 +93,16 @@ class Tally:
 
 
 def write(tally: Tally, page: Path) -> None:
-    """Add a campaign to the page; it replaces an earlier campaign of the same name."""
+    """Add a campaign to the page; it replaces an earlier campaign of the same name.
+
+    Raises:
+        ValueError: If there was no case, so that an empty campaign does not replace another.
+    """
+    if not tally.outcomes:
+        raise ValueError(
+            f"a campaign must have one case or more to be written, {tally.name} had none: give it "
+            "more --minutes"
+        )
     store = page.with_suffix(".json")
     records = json.loads(store.read_text(encoding="utf-8")) if store.exists() else {}
     records[tally.name] = tally.record()

@@ -33,9 +33,10 @@ from mirrordescent._internal.deprecation import (
 )
 from mirrordescent.cli import main
 from mirrordescent.report import Table
-from mirrordescent_experiments.paper_claims import paper_claims
+from mirrordescent_experiments.attribution import UNMEASURED
+from mirrordescent_experiments.paper_claims import AT_THIS_BUDGET, paper_claims, paper_table
 from mirrordescent_experiments.rebuild import from_summary, stored_results
-from mirrordescent_experiments.result import VERDICTS, Result, claims_table
+from mirrordescent_experiments.result import Result, claims_table
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
@@ -84,15 +85,19 @@ class Overview(SphinxDirective):
 
 
 class PaperClaims(SphinxDirective):
-    """Every claim of the paper, judged by the stored summaries."""
+    """Every claim of the paper, judged by the stored summaries.
+
+    Options:
+        about: Text of the statements to show; all statements by default.
+    """
+
+    option_spec = dict.fromkeys(("about",), directives.unchanged)
 
     def run(self) -> list[nodes.Node]:
         """Judge them."""
-        rows = [
-            (c.statement, VERDICTS.get(c.verdict, c.verdict), c.measured)
-            for c in paper_claims(RESULTS)
-        ]
-        return self.parse_text_to_nodes(Table(("the paper", "here", "measured"), rows).markdown())
+        about = self.options.get("about", "")
+        claims = [claim for claim in paper_claims(RESULTS) if about in claim.statement]
+        return self.parse_text_to_nodes(paper_table(claims).markdown())
 
 
 class Tally(SphinxDirective):
@@ -100,21 +105,32 @@ class Tally(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Write one sentence for each count."""
-        verdicts = [claim.verdict for claim in paper_claims(RESULTS)]
-        held = verdicts.count("holds")
-        failed = verdicts.count("does not hold")
-        text = (
-            f"- The paper makes {len(verdicts)} claims about its experiments. Here {held} hold, "
-            f"{failed} do not hold, and {len(verdicts) - held - failed} are not decided."
-        )
-        gains = [zoo.card(name).gain for name in zoo.list()]
-        geometry = gains.count("geometry")
-        schedules = gains.count("schedules")
-        text += (
-            f"\n- The zoo has {geometry + schedules} learned methods with a map. In {geometry} of "
-            f"them the map contributes to the gain; in {schedules} the step sizes alone explain it."
-        )
-        return self.parse_text_to_nodes(text)
+        return self.parse_text_to_nodes(tally())
+
+
+def tally() -> str:
+    """Return the numbers of claims by verdict, and of entries by the source of their gain."""
+    verdicts = [claim.verdict for claim in paper_claims(RESULTS)]
+    held = verdicts.count("holds")
+    failed = verdicts.count("does not hold")
+    short = verdicts.count(AT_THIS_BUDGET)
+    rest = len(verdicts) - held - failed - short
+    text = (
+        f"- The paper makes {len(verdicts)} claims about its experiments. Here {held} hold, "
+        f"{failed} do not hold, {short} are not decided because the maps were learned with too "
+        f"small a budget, and {rest} are not decided for other reasons or not measured."
+    )
+    gains = [zoo.card(name).gain for name in zoo.list()]
+    words = {
+        "geometry": "the map contributes to the gain, against every method without a map",
+        "mixed": "the map helps at some numbers of steps and harms at others",
+        "no learned control": "the map helps, but no control was learned to compare it with",
+        "schedules": "the step sizes explain the gain",
+        UNMEASURED: "this was not measured by the present rule",
+    }
+    found = {gain: gains.count(gain) for gain in words if gain in gains}
+    listed = "; ".join(f"in {count}, {words[gain]}" for gain, count in found.items())
+    return f"{text}\n- The zoo has {sum(found.values())} learned methods with a map: {listed}."
 
 
 class Renamed(SphinxDirective):

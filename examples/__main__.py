@@ -105,7 +105,7 @@ def measure(name: str, minutes: float, out: Path, results: Path) -> None:
     """Find a solver for one example and update the page."""
     path = HERE / f"{name}.py"
     results.mkdir(parents=True, exist_ok=True)
-    with recorded("0") as origin:
+    with recorded("0", f"examples.{name}") as origin:
         found = md.auto(
             load_family(path), name=name, accuracy=ACCURACY, minutes=minutes, out=out, say=print
         )

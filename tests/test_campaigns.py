@@ -47,6 +47,12 @@ def test_a_fault_is_counted_and_shown(tmp_path):
     assert markdown(json.loads((tmp_path / "page.json").read_text())) == page
 
 
+def test_an_empty_campaign_does_not_replace_another(tmp_path):
+    with pytest.raises(ValueError, match="had none"):
+        write(Tally("test", 3, 1.0), tmp_path / "page.md")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_silent_change_would_be_noticed(tmp_path, monkeypatch):
     """The campaign itself can fail: where a checksum is not looked at, it says so."""
     tally = Tally("fuzz", 0, 1.0)

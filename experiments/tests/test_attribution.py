@@ -14,14 +14,18 @@ from mirrordescent.schedules import Interpolated
 from mirrordescent_experiments import learned_again
 from mirrordescent_experiments.attribution import (
     PARTS,
+    VERSION,
     Attribution,
-    Bench,
     _counts,
-    _parts,
+    _key,
+    _remembered,
     add_missing,
+    contributions,
+    controls_for,
     gains,
     gap_table,
 )
+from mirrordescent_experiments.attribution_bench import Bench, Choice, Measured, Problems
 from mirrordescent_experiments.cards import write_controls
 from mirrordescent_experiments.intervals import Estimate, paired, resampled
 from mirrordescent_experiments.result import Result
@@ -36,11 +40,24 @@ def draw(seed, count=6):
     return Draw(problem, torch.zeros_like(centre), torch.zeros(count, dtype=torch.float64))
 
 
-def attributed(method):
-    gaps, multiple = Bench(method, (3, 20), None).all_gaps(draw(0), draw(1), "no-control")
-    parts = _parts(gaps)
+def problems(seed, count=6):
+    return Problems(draw(seed, count))
+
+
+def attributed(method, controls=None, counts=(3, 20)):
+    bench = Bench(method, counts, controls=controls or {})
+    found = bench.measure(problems(0), problems(1))
+    means = {k: v.mean(1).tolist() for k, v in found.gaps.items()}
     return Attribution(
-        "x", (3, 20), 6, {k: v.mean(1).tolist() for k, v in gaps.items()}, multiple, parts
+        "x",
+        counts,
+        6,
+        means,
+        found.controls,
+        found.multiples,
+        found.limited,
+        contributions(found.gaps),
+        [Estimate(0.0, 0.0, 0.0)] * len(counts),
     )
 
 
@@ -57,16 +74,125 @@ def test_a_multiple_of_the_identity_earns_nothing(scale):
     found = attributed(AMD(Diagonal(torch.full((2,), scale, dtype=torch.float64)), 0.02))
     assert found.earned == "schedules"
     assert max(each.low for each in found.parts["map"]) <= 0
-    assert "same start" in found.gaps
+    assert "strongest" in found.gaps
+
+
+def test_the_multiple_is_tuned_at_every_count():
+    """A step that is best at the end is too short at the beginning: its map is not geometry.
+
+    The steps grow: 0.04 at first and 1 later, along the direction of curvature 1 only. A multiple
+    of 1 is the best at the end; at the first counts a smaller one is, since its steps are longer.
+    """
+    centre = torch.randn(6, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = Quadratic(torch.ones(1, 1, dtype=torch.float64), centre)
+    flat = Problems(Draw(problem, torch.zeros_like(centre), torch.zeros(6, dtype=torch.float64)))
+    steps = Interpolated([1, 2, 3, 20], [0.1, 0.1, 1.2, 1.2])
+    multiple = Diagonal(torch.full((1,), 0.2, dtype=torch.float64))
+    found = Bench(MD(multiple, steps).double(), (2, 20)).measure(flat, flat)
+    early, late = found.multiples
+    assert early < late
+    worth = contributions(found.gaps)["map"]
+    assert max(each.high for each in worth) <= 1e-9, "as good a multiple is found at both counts"
+
+
+def test_the_identity_itself_is_a_candidate_of_every_grid():
+    bench = Bench(MD(Diagonal(CURVATURES), 0.05), (20,), every=14)
+    _, ends = bench._tuned((8.0, 16.0), bench._multiple, problems(0), None, (1.0,))
+    assert 1.0 in ends
+    chosen, _ = bench.strongest(problems(0))
+    assert chosen[0].multiple <= 1.0
+
+
+def test_a_stronger_control_of_another_entry_takes_the_gain_away():
+    """Of the same problems: a map that beats the identity is worth nothing against it."""
+    mapped = MD(Diagonal(torch.tensor([1.0, 6.0], dtype=torch.float64)), 0.3)
+    assert attributed(mapped).earned == "geometry"
+    fast = MD(Diagonal(CURVATURES), 0.9)
+    found = attributed(mapped, {"other-control": (fast, None)})
+    assert found.controls[-1] == "other-control"
+    assert found.earned != "geometry"
+
+
+def test_the_control_is_chosen_on_tuning_problems():
+    """The one that is better on the held-out problems only is not chosen."""
+    method = MD(Diagonal(CURVATURES), 0.9)
+    zero = torch.zeros(2, 2, dtype=torch.float64)
+    tuning = Problems(Draw(Quadratic(torch.diag(CURVATURES), zero + 1), zero, zero[0]))
+    held_out = Problems(Draw(Quadratic(torch.eye(2).double(), zero + 1), zero, zero[0]))
+    slow = MD(Diagonal(torch.ones(2).double()), 0.03)
+    fast = MD(Diagonal(torch.ones(2).double()), 1.0)
+    controls = {"slow": (slow, None), "fast": (fast, None)}
+    found = Bench(method, (5,), controls=controls, every=20).measure(tuning, held_out)
+    assert found.gaps["fast"].sum() < 1e-6 < found.gaps["strongest"].min()
+    assert found.controls != ["fast"]
+
+
+@pytest.mark.parametrize(
+    ("worth", "learned_control", "label"),
+    [
+        ([(0.5, 0.4, 0.6), (0.0, -0.1, 0.1)], True, "geometry"),
+        ([(0.5, 0.4, 0.6), (-0.5, -0.6, -0.4)], True, "mixed"),
+        ([(0.5, 0.4, 0.6), (0.0, -0.1, 0.1)], False, "no learned control"),
+        ([(0.0, -0.1, 0.1), (0.0, -0.1, 0.1)], False, "schedules"),
+        ([(-0.5, -0.6, -0.4), (0.0, -0.1, 0.1)], True, "schedules"),
+    ],
+)
+def test_geometry_needs_a_control_and_no_count_at_which_the_map_harms(
+    worth, learned_control, label
+):
+    parts = {"map": [Estimate(*each) for each in worth]}
+    own = parts["map"] if learned_control else ()
+    assert Attribution("x", (10, 100), parts=parts, against_control=own).earned == label
+
+
+def test_intervals_of_all_counts_hold_together():
+    rows = torch.arange(1.0, 5.0, dtype=torch.float64)[None].repeat(3, 1)
+    gaps = {"learned": torch.ones(3, 4, dtype=torch.float64), "strongest": rows}
+    gaps |= {"strongest, given start": rows, "constant step": rows, "gradient descent": rows}
+    three = contributions(gaps)["map"][0]
+    one = contributions({name: each[:1] for name, each in gaps.items()})["map"][0]
+    assert one == paired(rows[0].log10(), 0.95)
+    assert three == paired(rows[0].log10(), 1 - 0.05 / 3)
+
+
+def test_gaps_near_the_accuracy_of_the_reference_are_marked():
+    exact = draw(1)
+    wide = Problems(exact, torch.full((6,), 1e-7, dtype=torch.float64))
+    bench = Bench(MD(Diagonal(CURVATURES), 0.9), (1, 20))
+    assert bench.measure(problems(0), wide).limited == [False, True]
+    assert bench.measure(problems(0), Problems(exact)).limited == [False, False]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path / "cache"))
+    rivals = ["a-control", "b-control"]
+    controls = ["b-control", str(Choice(multiple=0.5))]
+    first = Measured({"learned": torch.ones(2, 3)}, controls, [2.0, 0.5], [False, True])
+    key = _key(["moons-diagonal"], problems=1)
+    _remembered(key, rivals, lambda: first)
+    again = _remembered(key, rivals, lambda: pytest.fail("it was measured"))
+    assert again.controls == controls
+    assert again.multiples == [2.0, 0.5]
+    assert again.limited == [False, True]
+    assert torch.equal(again.gaps["learned"], first.gaps["learned"])
+    assert again.gaps.keys() == {"learned"}
+
+
+def test_controls_are_those_for_the_same_problems():
+    assert controls_for("mnist49-svm-quadratic") == [
+        f"mnist49-svm-{kind}-control" for kind in ("conjugate", "matrix", "pair", "quadratic")
+    ]
+    assert "image-tv-control" in controls_for("photo-inpaint-pair")
+    assert controls_for("mnist-cnn-diagonal") == []
+    assert controls_for("network-spectral") == ["network-spectral-control"]
 
 
 def test_the_parts_add_up_to_the_gain_over_gradient_descent():
-    gaps, _ = Bench(AMD(Diagonal(CURVATURES), 0.3), (3, 20), None).all_gaps(
-        draw(0), draw(1), "no-control"
-    )
-    parts = _parts(gaps)
+    found = Bench(AMD(Diagonal(CURVATURES), 0.3), (3, 20)).measure(problems(0), problems(1))
+    parts = contributions(found.gaps)
     for i in range(2):
-        total = float((gaps["gradient descent"][i] / gaps["learned"][i]).log10().mean())
+        gain = found.gaps["gradient descent"][i] / found.gaps["learned"][i]
+        total = float(gain.log10().mean())
         assert sum(part[i].mean for part in parts.values()) == pytest.approx(total)
 
 
@@ -74,52 +200,25 @@ def test_a_learned_start_is_told_from_the_map():
     mirror = Conjugate(DenseICNN(2).double(), "scaled").double()
     with torch.no_grad():
         mirror.log_scale.fill_(1.0)
-    drawn = Draw(
-        draw(1).problem, torch.ones(6, 2, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
-    )
-    gaps, _ = Bench(SMD(mirror, 0.01), (1, 2), None).all_gaps(drawn, drawn, "no-control")
-    assert {"exact start", "same start"} <= gaps.keys()
-    assert not torch.equal(gaps["same start"], gaps["scaled identity"])
+    drawn = problems(1).started_at(torch.ones(6, 2, dtype=torch.float64))
+    gaps = Bench(SMD(mirror, 0.01), (1, 2)).measure(drawn, drawn).gaps
+    assert "exact start" in gaps
+    assert not torch.equal(gaps["strongest"], gaps["strongest, given start"])
     assert not torch.equal(gaps["exact start"], gaps["learned"])
-
-
-def test_a_map_is_worth_what_it_adds_to_the_stronger_control():
-    """By a factor of 10 over one, of 100 over the other: one decade, and at the second count the
-    other way round.
-    """
-    ones = torch.ones(2, 4, dtype=torch.float64)
-    gaps = {
-        "learned": ones,
-        "same start": ones * torch.tensor([[10.0], [100.0]]),
-        "scaled identity": 1000 * ones,
-    }
-    gaps |= {"constant step": 1e4 * ones, "gradient descent": 1e4 * ones}
-    alone = _parts(gaps)
-    assert [each.mean for each in alone["map"]] == pytest.approx([1, 2])
-    control = {
-        "learned control": 1000 * ones,
-        "learned control, same start": ones * torch.tensor([[100.0], [10.0]]),
-    }
-    both = _parts(gaps | control)
-    assert [each.mean for each in both["map"]] == pytest.approx([1, 1])
-    assert [each.mean for each in both["start"]] == pytest.approx([2, 2])
-    assert [each.mean for each in both["schedules"]] == pytest.approx([1, 1])
 
 
 def test_a_pair_stored_in_the_dual_begins_somewhere_else():
     pair = LearnedPair(DenseICNN(2).double(), DenseICNN(2).double())
     with torch.no_grad():
         pair.forward_potential.scale.add_(1.0)
-    drawn = Draw(
-        draw(1).problem, torch.ones(6, 2, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
-    )
-    gaps, _ = Bench(SMD(pair, 0.01), (1, 2), None).all_gaps(drawn, drawn, "no-control")
-    assert not torch.equal(gaps["same start"], gaps["scaled identity"])
+    drawn = problems(1).started_at(torch.ones(6, 2, dtype=torch.float64))
+    gaps = Bench(SMD(pair, 0.01), (1, 2)).measure(drawn, drawn).gaps
+    assert not torch.equal(gaps["strongest"], gaps["strongest, given start"])
     assert not torch.equal(gaps["exact start"], gaps["learned"]), (
         "with the exact inverse of its second network"
     )
-    stored, _ = Bench(MD(pair, 0.01), (1, 2), None).all_gaps(drawn, drawn, "no-control")
-    assert torch.equal(stored["same start"], stored["scaled identity"])
+    stored = Bench(MD(pair, 0.01), (1, 2)).measure(drawn, drawn).gaps
+    assert torch.equal(stored["strongest"], stored["strongest, given start"])
     assert "exact start" not in stored
 
 
@@ -190,14 +289,15 @@ def test_the_search_begins_with_what_the_paper_does():
     assert method.mirror.forward_potential.layers == 2
 
 
-def test_methods_are_looked_at_where_learning_ended():
+def test_methods_are_looked_at_early_and_at_the_end_of_their_run():
     mirror = Diagonal(torch.ones(2))
     card = zoo.Card("x", "x", stages=[{"settings": {"horizon": 360}}])
-    assert _counts(SMD(mirror, Interpolated([1, 90], [0.1, 0.2])), card) == (30, 90)
-    assert _counts(SMD(mirror, Interpolated([1], [0.1])), card) == (120, 360), (
+    assert _counts("x", SMD(mirror, Interpolated([1, 90], [0.1, 0.2])), card) == (10, 90)
+    assert _counts("x", SMD(mirror, Interpolated([1], [0.1])), card) == (10, 100, 360), (
         "one step size for the whole run"
     )
-    assert _counts(SMD(mirror, 0.1), card) == (10, 100)
+    assert _counts("x", SMD(mirror, 0.1), card) == (10, 100)
+    assert _counts("photo-inpaint-pair", SMD(mirror, 0.1), card) == (10, 100, 2000), "as the paper"
 
 
 def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
@@ -205,8 +305,11 @@ def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
     known = "moons-diagonal"
     new = "ellipse-denoise-lpd"
     parts = {part: [Estimate(1.0, 0.5, 1.5)] for part in PARTS}
-    measured = Attribution(known, (10,), 2, {"learned": [1.0]}, 1.0, parts)
-    settings = {"scale": "standard", "cards": {known: measured.on_card() | {"gaps": {}}}}
+    measured = Attribution(
+        known, (10,), 2, {"learned": [1.0]}, ["identity × 1"], [1.0], [False], parts, parts["map"]
+    )
+    cards = {known: measured.on_card() | {"gaps": {}}}
+    settings = {"scale": "standard", "version": VERSION, "cards": cards}
     stored = Result("attribution", "Where gains come from", settings)
     stored.tables = {"gains": gains([measured]), "gaps": gap_table([measured])}
     stored.provenance = {"commit": "c", "date": "d", "machine": "m", "seeds": "s"}
@@ -228,3 +331,28 @@ def test_what_a_page_does_not_have_is_added_to_it(tmp_path, monkeypatch):
     again = json.loads(path.read_text())
     assert again["tables"] == summary["tables"]
     assert again["provenance"]["entries"][new] == zoo.fingerprint(new)
+
+
+def test_guides_say_what_the_cards_say():
+    """``image-tv`` is ahead of every method without a map; maps made of pairs are not."""
+    assert zoo.card("image-tv").gain == "geometry"
+    measured = zoo.card("image-tv").held_out["control"]["gaps"]
+    assert all(measured[k]["map, log10"][1] > 0 for k in ("100", "1000"))
+    others = ("photo-inpaint-dual-pair", "photo-inpaint-conjugate", "photo-inpaint-stencil")
+    for name in others:
+        assert zoo.card(name).gain == "mixed"
+        late = zoo.card(name).held_out["control"]["gaps"]["2000"]
+        assert late["map, log10"][2] < 0
+        assert late["strongest without a map"] == "image-tv-control"
+
+
+def test_no_card_claims_geometry_by_another_rule():
+    """Geometry needs a learned control, and the strongest method without a map at every count."""
+    claimed = [name for name in zoo.list() if zoo.card(name).gain == "geometry"]
+    assert claimed
+    for name in claimed:
+        assert f"{name}-control" in zoo.list()
+        rows = zoo.card(name).held_out["control"]["gaps"].values()
+        assert all("strongest without a map" in row for row in rows)
+        assert any(row["map, log10"][1] > 0 for row in rows)
+        assert all(row["map, log10"][2] >= 0 for row in rows)

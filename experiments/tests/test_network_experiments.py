@@ -29,7 +29,7 @@ from mirrordescent_experiments.contestants import adamw_grid
 from mirrordescent_experiments.learned_networks import map_claims
 from mirrordescent_experiments.ledger import in_turn
 from mirrordescent_experiments.network_time import at_the_same_second
-from mirrordescent_experiments.paper_claims import paper_claims
+from mirrordescent_experiments.paper_claims import AT_THIS_BUDGET, paper_claims
 from mirrordescent_experiments.result import Curve, Panel, Result
 
 
@@ -194,12 +194,16 @@ def network_panels(losses, share=0.9):
     }
 
 
+NEED_CURVES = ("is due to its learned", "training loss is below Adam's")
+"""Parts of claims that are judged by curves and not by claims of an experiment."""
+
+
 @pytest.mark.parametrize(
-    ("end", "verdict"), [(0.1, "holds"), (0.5, "does not hold"), (math.inf, "does not hold")]
+    ("end", "verdict"), [(0.1, "holds"), (0.5, AT_THIS_BUDGET), (math.inf, AT_THIS_BUDGET)]
 )
 def test_the_papers_claims_on_networks_find_their_statements(tmp_path, end, verdict):
-    """Judged on LAMD* as printed, with tuned steps; one that diverges does not hold, whatever the
-    capped one does.
+    """Judged on LAMD* as printed, with tuned steps; one that diverges is not decided at the budget
+    of the printed maps, whatever the capped one does.
     """
     as_printed = {"LAMD* as printed": 0.01, "LAMD* as printed, steps tuned (0.1)": end}
     measured = network_panels({"LMD": 0.1, "capped LAMD": 0.01, **as_printed})
@@ -215,8 +219,9 @@ def test_the_papers_claims_on_networks_find_their_statements(tmp_path, end, verd
         claim.statement: claim
         for claim in paper_claims(tmp_path)
         if claim.statement.endswith(tuple(f"({n})" for n in found))
+        and not any(text in claim.statement for text in NEED_CURVES)
     }
-    assert len(judged) == 8
+    assert len(judged) == 9
     assert "not measured" not in {claim.verdict for claim in judged.values()}
     (near,) = [claim for statement, claim in judged.items() if "nearly matches Adam" in statement]
     assert near.verdict == verdict

@@ -13,7 +13,8 @@ import torch
 from mirrordescent import zoo
 from mirrordescent.cli import main
 from mirrordescent.diagnosis.entries import diagnose_entry
-from mirrordescent_experiments import provenance
+from mirrordescent_experiments import code_hash, provenance
+from mirrordescent_experiments.commands import results
 from mirrordescent_experiments.diagnosis_pages import write
 from mirrordescent_experiments.paper_claims import CLAIMS, paper_claims
 from mirrordescent_experiments.rebuild import from_summary, rebuild
@@ -82,6 +83,104 @@ def test_sections_that_were_made_by_themselves_are_judged_by_themselves(tmp_path
     ]
 
 
+def package(tmp_path, name="mirrordescent_experiments", **files):
+    """Write a package of modules, and return the folders to look in."""
+    folder = tmp_path / name
+    folder.mkdir(exist_ok=True)
+    for file, text in {"__init__": "", **files}.items():
+        (folder / f"{file}.py").write_text(text)
+    for cached in (code_hash._hash, code_hash._find, code_hash._tree, code_hash._imports):
+        cached.cache_clear()
+    code_hash._lazy.cache_clear()
+    code_hash._normalised.cache_clear()
+    return [tmp_path]
+
+
+def test_the_hash_of_code_changes_with_the_code_alone(tmp_path):
+    run = "from mirrordescent_experiments.steps import STEP\n\n\ndef run():\n    return STEP + 1\n"
+    steps = "STEP = 3\nOTHER = 4\n"
+
+    def hashed(run=run, steps=steps, **others):
+        roots = package(tmp_path, run=run, steps=steps, unused="x = 1\n", **others)
+        return code_hash.code_hash("mirrordescent_experiments.run", roots)
+
+    first = hashed()
+    assert hashed(run='"""A docstring."""\n\n' + run.replace("():", '():\n    """Run."""')) == first
+    assert hashed(steps="# a comment\nSTEP  = 3\n\nOTHER=4\n") == first
+    assert hashed(steps='STEP = 3\n"""The step."""\nOTHER = 4\n') == first
+    assert hashed(unused2="y = 1\n") == first
+    assert hashed(run=run.replace("+ 1", "+ 2")) != first
+    assert hashed(steps=steps.replace("3", "2")) != first, "a module that it imports"
+    assert hashed() == first
+
+
+def test_imports_are_followed_through_packages_and_lazy_names(tmp_path):
+    lazy = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+    lazy += "    from mirrordescent.late import late\n    from mirrordescent.never import never\n"
+    package(tmp_path, "mirrordescent", __init__=lazy, late="def late(): ...", never="", cold="")
+    run = "import mirrordescent as md\ndef f():\n    from . import inner\n    return md.late()\n"
+    roots = package(tmp_path, run=run, inner="import torch\n")
+    found = code_hash.dependencies("mirrordescent_experiments.run", roots)
+    assert found.keys() == {
+        "mirrordescent",
+        "mirrordescent.late",
+        "mirrordescent_experiments",
+        "mirrordescent_experiments.inner",
+        "mirrordescent_experiments.run",
+    }
+    with pytest.raises(ModuleNotFoundError, match="no module"):
+        code_hash.code_hash("mirrordescent_experiments.gone", roots)
+
+
+def test_the_sources_of_the_kernels_are_part_of_the_code():
+    found = code_hash.dependencies("mirrordescent_experiments.svm")
+    assert code_hash.KERNELS in found
+    assert "mirrordescent.methods.accelerated" in found
+    assert "mirrordescent.app" not in found
+
+
+def test_pages_whose_code_changed_are_listed(tmp_path):
+    folder = tmp_path / "docs" / "results"
+    folder.mkdir(parents=True)
+    module = "mirrordescent_experiments.intervals"
+    with provenance.recorded("0", module) as good:
+        zoo.load(ENTRY)
+    assert good["code"] == {module: code_hash.code_hash(module)}
+    stored(folder, "same", good)
+    stored(folder, "changed", good | {"code": {module: "0" * 16}})
+    stored(folder, "gone", good | {"code": {"mirrordescent_experiments.no_such": "0" * 16}})
+    stored(folder, "older", {key: good[key] for key in good if key != "code"})
+    changed = provenance.changed_code(folder)
+    assert changed.keys() == {"changed", "gone", "older"}
+    assert "or what it imports, has changed" in changed["changed"]
+    assert "is gone" in changed["gone"]
+    assert "not recorded" in changed["older"]
+    assert provenance.check(folder) == [], "for information"
+    (folder.parent / "guide.md").write_text("See [it](results/changed/claims.md).\n")
+    (tmp_path / "README.md").write_text("```{claims} same\n```\n")
+    (fault,) = provenance.check(folder, code=True)
+    assert fault.startswith("changed is stale")
+    assert "guide.md" in fault
+
+
+def test_pages_that_guides_quote_are_known(tmp_path):
+    folder = tmp_path / "docs" / "results"
+    folder.mkdir(parents=True)
+    stored(folder, "svm", {})
+    stored(folder, "unquoted", {})
+    mark = provenance.mark({"entries": {}}, section=True)
+    text = f"# A page\n\n## How far\n\n{mark}\n\n## How fast\n\n{mark}\n"
+    (folder / "benchmarks.md").write_text(text)
+    (folder.parent / "guide.md").write_text(
+        "```{claims} svm\n```\n[a](results/benchmarks.md#how-fast) [b](https://svm.org/x.md)\n"
+    )
+    (tmp_path / "README.md").write_text("[c](docs/results/svm/claims.md)\n")
+    assert provenance.quoted(folder) == {
+        "svm": ["guide.md", "README.md"],
+        "benchmarks: How fast": ["guide.md"],
+    }
+
+
 def test_the_command_fails_where_the_check_does(tmp_path, monkeypatch, capsys):
     stored(tmp_path, "unknown", {})
     monkeypatch.setattr("sys.argv", ["mirrordescent", "results", str(tmp_path), "--check"])
@@ -91,18 +190,25 @@ def test_the_command_fails_where_the_check_does(tmp_path, monkeypatch, capsys):
     assert "unknown is stale" in capsys.readouterr().out
 
 
+def test_code_is_compared_by_the_check_alone(tmp_path):
+    with pytest.raises(ValueError, match="add --check"):
+        results(tmp_path, code=True)
+
+
 def test_the_pages_of_the_repository_are_those_of_the_entries_shipped():
     assert provenance.check(RESULTS) == []
 
 
 def test_a_summary_keeps_runs_and_where_they_come_from(tmp_path):
-    with provenance.recorded("0") as found:
+    module = "mirrordescent_experiments.intervals"
+    with provenance.recorded("0", module) as found:
         zoo.load(ENTRY)
     stored(tmp_path, "kept", found)
     summary = json.loads((tmp_path / "kept" / "summary.json").read_text())
     assert summary["runs"]["gaps"]["LMD"]["10"] == [1.0, 2.0]
     page = from_summary(tmp_path / "kept" / "summary.json").markdown()
     assert f"{ENTRY} {zoo.fingerprint(ENTRY)}" in page
+    assert f"Code: {module} {code_hash.code_hash(module)}." in page
     stored(tmp_path, "old", {})
     assert "is not known" in from_summary(tmp_path / "old" / "summary.json").markdown()
 

@@ -7,20 +7,22 @@ On the entry's own held-out problems, parts are taken away one after the other, 
                         →  a constant step in place of its schedules  →  without momentum
 
 Each loss, as log₁₀ of the ratio of gaps, is what that part contributes; together they are the gain
-over gradient descent with its best constant step. Without a map there are two: the same method with
-the best multiple of the identity, whose schedules were learned for the map; and the control
-(NAME-control), which has learned its own by the same procedure. A map is worth what it adds to the
-stronger of them. Shares depend on the order. Whatever is tuned, is tuned on other problems.
+over gradient descent with its best constant step.
+
+Without a map there are several methods: the same method with a multiple of the identity, the
+control (NAME-control), which has learned its own schedules by the same procedure, and the controls
+of other entries for the same problems. At every count the strongest of them is chosen on tuning
+problems, and the map is worth what it adds to that one on held-out problems. Whatever else is tuned
+is also tuned at every count, on the tuning problems. Shares depend on the order.
 """
 
 from __future__ import annotations
 
-import copy
-import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,19 +31,24 @@ from torch.optim import Optimizer
 from mirrordescent import data, zoo
 from mirrordescent._internal import cache
 from mirrordescent._internal.files import whole
-from mirrordescent.domains import WholeSpace
-from mirrordescent.learn import Draw, Pooled, ProblemFamily
+from mirrordescent.learn import Pooled, ProblemFamily
 from mirrordescent.learn.control import without_map
 from mirrordescent.learn.recipe import CONTROL
-from mirrordescent.methods import AMD, MD, Equipped, Method, Preconditioned
-from mirrordescent.mirrors import ByKind, Conjugate, Euclidean, LearnedPair, MirrorMap
-from mirrordescent.oracles import Minibatch, Oracle, Rounded
+from mirrordescent.methods import Method, Preconditioned
+from mirrordescent.mirrors import ByKind, MirrorMap
+from mirrordescent.oracles import Minibatch, Oracle
 from mirrordescent.recipes import RECIPES
 from mirrordescent.recipes.spectral_maps import AnyTask, TaskFamily
 from mirrordescent.recipes.training_tasks import LEARNING, VALIDATION, Task, optimiser_of
-from mirrordescent.references import certify
 from mirrordescent.schedules import TYPICAL_LENGTH, Interpolated, OverRun
-from mirrordescent.solving import solve
+from mirrordescent_experiments.attribution_bench import (
+    WORST,
+    Bench,
+    Choice,
+    Measured,
+    Runs,
+    certified,
+)
 from mirrordescent_experiments.intervals import Estimate, paired
 from mirrordescent_experiments.provenance import recorded
 from mirrordescent_experiments.rebuild import from_summary
@@ -49,245 +56,256 @@ from mirrordescent_experiments.result import Result, Table
 from mirrordescent_experiments.scales import Say, Scale
 
 PROBLEMS = {"quick": 2, "standard": 16, "paper": 32}
-TUNING = 6
-MULTIPLES = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0, 32.0)
-STEPS = tuple(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2, 5))
+TUNING = 8
 NETWORK_MULTIPLES = (0.1, 0.2, 0.5, 1.0, 2.0)
 NETWORKS = 3
 TEST_SEED = 2000
-WORST = 1e3  # times the gap of the start: how far a failed run is from the optimum does not matter
-LEVEL = 0.975  # of each interval, since an entry may earn its place at either of two counts
+EARLY = (10, 100)
+ENDS = {
+    "ellipse-denoise-": 2000,
+    "photo-inpaint-": 2000,
+    "mnist49-svm-": 2000,
+    "image-tv": 1000,
+    "ellipse-tomography": 480,
+}
+"""The last count by the beginning of an entry's name: that of the paper's figures if there is one.
+An entry that was learned for runs of one length is measured at its end.
+"""
+KINDS = ("ellipse-denoise-", "photo-inpaint-", "mnist49-svm-", "moons-", "image-tv")
+"""Beginnings of the names of entries for the same problems."""
+ANY_IMAGE = "image-tv-control"
+ANY_IMAGE_FOR = ("ellipse-denoise-", "photo-inpaint-", "image-tv")
+"""Kinds of problems that the control of ``image-tv`` solves as well."""
 QUICK = ("ellipse-denoise-lpd", "ellipse-denoise-stencil", "moons-diagonal")
-COSTLY = (
-    "mnist-",
-    "omniglot-",
-)  # what entries begin with that take minutes for each of many settings
+COARSE = ("mnist", "omniglot-")
+"""Beginnings of the names of entries for which every third number of a grid is tried."""
+FEWER = ("mnist-", "omniglot-")
+"""Beginnings of the names of entries that are measured on half as many problems."""
 PARTS = ("map", "schedules", "momentum", "start")
 NO_MAP = "it has no map"
 IS_CONTROL = "it is a control"
-VERSION = 2  # raised when what is measured changes
+VERSION = 3
+"""Version of what is measured. An entry measured by another one is measured again."""
+GEOMETRY = "geometry"
+SCHEDULES = "schedules"
+MIXED = "mixed"
+NO_CONTROL = "no learned control"
 UNKNOWN = "unknown"
-MULTIPLE = "multiple of the identity"
-Runs: TypeAlias = dict[str, Tensor]  # gaps (counts, problems), by what was run
+UNMEASURED = "not measured by this rule"
+OWN_CONTROL = "its control"
+AGAINST_CONTROL = "map, against its own control"
+LIMITED = ", limited by the reference"
+"""Mark of a count at which a gap is near the accuracy of the certified optimum."""
+FACT = "fact: "
+"""Beginning of the names of the tensors in the cache that are not gaps."""
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """The gaps of one entry, the contribution of each part, or the reason why it is unknown."""
+    """The gaps of one entry and the contribution of each part, or the reason why it is unknown.
+
+    Args:
+        entry: Name of the entry.
+        counts: Counts of iterations.
+        problems: Number of held-out problems.
+        gaps: Mean gaps at every count, by what was run.
+        controls: Strongest method without a map at every count.
+        multiples: Best multiple of the identity at every count.
+        limited: Whether the gaps of a count are limited by the accuracy of the certified optimum.
+        parts: Contributions at every count in decades.
+        against_control: Decades by which the method is ahead of its control, learned with the same
+            budget; empty if there is none.
+        why_not: Reason why nothing is known.
+    """
 
     entry: str
     counts: Sequence[int | str] = ()
     problems: int = 0
     gaps: dict[str, list[float]] = field(default_factory=dict)
-    multiple: float | None = None
+    controls: Sequence[str] = ()
+    multiples: Sequence[float] = ()
+    limited: Sequence[bool] = ()
     parts: dict[str, list[Estimate]] = field(default_factory=dict)
+    against_control: Sequence[Estimate] = ()
     why_not: str = ""
 
     @property
     def earned(self) -> str:
-        """The source of the gain: "geometry" if the contribution of the map is significant."""
+        """The source of the gain.
+
+        "geometry" if the interval of the map is above 0 at a count and below 0 at none. "mixed" if
+        it is above 0 at one and below 0 at another. "no learned control" if it would be geometry,
+        but no control was learned with the same budget. Else "schedules".
+        """
         if "map" not in self.parts:
             return UNKNOWN
-        return "geometry" if any(each.low > 0 for each in self.parts["map"]) else "schedules"
+        helps = any(each.low > 0 for each in self.parts["map"])
+        harms = any(each.high < 0 for each in self.parts["map"])
+        if not helps:
+            return SCHEDULES
+        if harms:
+            return MIXED
+        return GEOMETRY if self.against_control else NO_CONTROL
 
     def on_card(self) -> dict[str, Any]:
         """Return what is written on the card, under ``held_out.control``."""
         if not self.parts:
-            return {"gain": UNKNOWN, "why": self.why_not}
+            gain = UNMEASURED if self.why_not == UNMEASURED else UNKNOWN
+            return {"gain": gain, "why": self.why_not}
         rows = {
             str(k): {
                 **{name: float(f"{values[i]:.4g}") for name, values in self.gaps.items()},
                 "map, log10": [round(number, 3) for number in self.parts["map"][i].numbers],
+                "strongest without a map": self.controls[i],
+                "best multiple of the identity": self.multiples[i],
             }
             for i, k in enumerate(self.counts)
         }
-        best = {"best multiple of the identity": self.multiple}
-        return {"gain": self.earned, "problems": self.problems, **best, "gaps": rows}
+        return {"gain": self.earned, "problems": self.problems, "gaps": rows}
 
 
 def attribute(
     name: str, problems: int, directory: Path | None, say: Say, every: int = 1
 ) -> Attribution:
-    """Measure one entry; of the grids that are searched only every so-manieth number is tried."""
+    """Measure one entry, or return what was measured before.
+
+    Args:
+        name: Name of the entry.
+        problems: Number of held-out problems.
+        directory: Data directory.
+        say: Function that reports the outcome.
+        every: Only every so-many-th number of a grid is tried.
+    """
     method = zoo.load(name)
     card = zoo.card(name)
-    if name.endswith(CONTROL):
-        return Attribution(name, why_not=IS_CONTROL)
-    recipe = RECIPES.get(name)
-    if recipe is None or not any(isinstance(part, MirrorMap) for part in method.modules()):
-        return Attribution(name, why_not=NO_MAP if recipe else "it has no recipe")
+    if reason := why_unknown(name, method):
+        return Attribution(name, why_not=reason)
     if isinstance(method, Preconditioned):
         return of_networks(name, directory, say)
+    rivals = controls_for(name)
+    counts = _counts(name, method, card)
+
+    def measured() -> Measured:
+        family = RECIPES[name].family(directory)
+        held_out = certified(family.validation(problems))
+        tuning = certified(_raw(family).draw(torch.arange(min(problems, TUNING))))
+        real = isinstance(held_out.draw.x0, Tensor)
+        loaded = {each: (_loaded(each, real), _oracle(zoo.card(each).use)) for each in rivals}
+        bench = Bench(_loaded(name, real), counts, _oracle(card.use), loaded, every)
+        return bench.measure(tuning, held_out)
+
+    key = _key([name, *rivals], problems=problems, every=every, counts=str(counts))
     try:
-        family = recipe.family(directory)
+        found = _remembered(key, rivals, measured)
     except data.DataMissing:
         return Attribution(name, why_not="its data are not there")
-    control = f"{name}{CONTROL}"
-    bench = Bench(cast(Method[Any], method), _counts(method, card), _oracle(card.use), every)
-
-    def measured() -> Runs:
-        held_out = family.validation(problems)
-        tuning = _raw(family).draw(torch.arange(TUNING))
-        gaps, multiple = bench.all_gaps(bounded(tuning), bounded(held_out), control)
-        return gaps | {MULTIPLE: torch.tensor(multiple)}
-
-    gaps = dict(sorted(cache.remember(_key(name, control, problems, every), measured).items()))
-    multiple = round(float(gaps.pop(MULTIPLE)), 6)
-    say(
-        f"{name}: "
-        f"{', '.join(f'{what} {float(each[-1].mean()):.3g}' for what, each in gaps.items())}"
-    )
-    means = {what: each.mean(1).tolist() for what, each in gaps.items()}
-    return Attribution(name, bench.counts, problems, means, multiple, _parts(gaps))
+    return _attribution(name, counts, found, say)
 
 
-def _key(name: str, control: str, problems: int, every: int) -> str:
-    """Return what determines the outcome, so that an interrupted run goes on where it was."""
-    weights = [zoo.fingerprint(each) for each in (name, control) if each in zoo.list()]
-    return cache.key_of(
-        "attribution", version=VERSION, entries=" ".join(weights), problems=problems, every=every
-    )
+def why_unknown(name: str, method: nn.Module) -> str:
+    """Return why an entry has no map whose worth could be measured, or an empty text."""
+    if name.endswith(CONTROL):
+        return IS_CONTROL
+    if name not in RECIPES:
+        return "it has no recipe"
+    return "" if any(isinstance(part, MirrorMap) for part in method.modules()) else NO_MAP
 
 
-def _parts(gaps: Runs) -> dict[str, list[Estimate]]:
-    """Return the contributions: log₁₀ of ratios of gaps, with intervals over the problems."""
-    there = _stronger(gaps, "same start", "learned control, same start")
-    given = _stronger(gaps, "scaled identity", "learned control")
-    chain = {"map": (gaps["learned"], there), "start": (there, given)}
-    chain |= {"schedules": (given, gaps["constant step"])}
-    chain |= {"momentum": (gaps["constant step"], gaps["gradient descent"])}
-    return {
-        part: [paired((after[i] / before[i]).log10(), LEVEL) for i in range(len(after))]
-        for part, (before, after) in chain.items()
-    }
+def controls_for(name: str) -> list[str]:
+    """Return the methods of the zoo that were learned without a map for an entry's problems.
 
-
-def _stronger(gaps: Runs, *names: str) -> Tensor:
-    """Return the gaps of the run with the smaller geometric mean, at every count."""
-    there = [gaps[name] for name in names if name in gaps]
-    return torch.stack(
-        [min(rows, key=lambda row: float(row.log().mean())) for rows in zip(*there, strict=True)]
-    )
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A learned method, the iterations at which it is measured, and its oracle."""
-
-    method: Method[Any]
-    counts: Sequence[int]
-    oracle: Oracle | None
-    every: int = 1
-
-    def all_gaps(self, tuning: Draw, held_out: Draw, control: str) -> tuple[Runs, float]:
-        """Run all variants; return gaps and the best multiple of the identity."""
-
-        method = self.method
-        plain_oracle = self._plain_oracle
-        there, rehearsed = (_from_where_it_begins(method, draw) for draw in (held_out, tuning))
-        multiple = self.best(MULTIPLES, lambda s: without_map(method, s), rehearsed, self.oracle)
-        identity = without_map(method, multiple)
-        found = {
-            "learned": self.gaps(method, held_out, self.oracle),
-            "identity": self.gaps(without_map(method), there, self.oracle),
-            "same start": self.gaps(identity, there, self.oracle),
-            "scaled identity": self.gaps(identity, held_out, self.oracle),
-        }
-        if there is not held_out:
-            found["exact start"] = self.gaps(_with_exact_start(method), held_out, self.oracle)
-        if control in zoo.list():
-            alone = cast(Method[Any], zoo.load(control))
-            found["learned control"] = self.gaps(alone, held_out, self.oracle)
-            found["learned control, same start"] = self.gaps(alone, there, self.oracle)
-        plain = self._identity
-        descent = self.best(STEPS, lambda t: MD(plain, t), tuning, plain_oracle)
-        found["gradient descent"] = self.gaps(MD(plain, descent), held_out, plain_oracle)
-        found["constant step"] = found["gradient descent"]
-        accelerated = next((part for part in self.method.modules() if isinstance(part, AMD)), None)
-        if accelerated is not None:
-            cap = accelerated.cap
-            t = self.best(STEPS, lambda t: AMD(plain, t, cap=cap), tuning, plain_oracle)
-            found["constant step"] = self.gaps(AMD(plain, t, cap=cap), held_out, plain_oracle)
-        return found, multiple
-
-    def best(
-        self,
-        numbers: Sequence[float],
-        make: Callable[[float], Method[Any]],
-        draw: Draw,
-        oracle: Oracle | None,
-    ) -> float:
-        """Return the number with the smallest gaps at the last count, in the geometric mean."""
-        tried = numbers[len(numbers) // 2 % self.every :: self.every]
-        ends = {
-            number: float(self.gaps(make(number), draw, oracle)[-1].log().mean())
-            for number in tried
-        }
-        return min(ends, key=lambda number: ends[number])
-
-    @torch.no_grad()
-    def gaps(self, method: Method[Any], draw: Draw, oracle: Oracle | None) -> Tensor:
-        """Return gaps (counts, problems) above rounding, or values if no bounds are known."""
-        solution = solve(
-            draw.problem,
-            method,
-            draw.x0,
-            iterations=max(self.counts),
-            oracle=oracle,
-            progress=False,
-            generator=torch.Generator().manual_seed(0),
-            trace=list(self.counts),
-            check_every=max(self.counts),
-        )
-        lower = 0.0 if draw.lower is None else draw.lower.double()
-        start = draw.problem.value(draw.x0).double() - lower
-        found = torch.stack([solution.trace.at(k).double() - lower for k in self.counts])
-        return torch.maximum(
-            torch.minimum(found.nan_to_num(nan=math.inf), WORST * start), 1e-9 * start
-        )
-
-    @property
-    def _identity(self) -> MirrorMap:
-        domain = next(
-            part.primal_domain for part in self.method.modules() if isinstance(part, MirrorMap)
-        )
-        return Euclidean() if isinstance(domain, WholeSpace) else Euclidean(domain)
-
-    @property
-    def _plain_oracle(self) -> Oracle | None:
-        """Return the oracle for runs without schedules: the method's own, without smoothing."""
-        own = next(
-            (part.oracle for part in self.method.modules() if isinstance(part, Equipped)), None
-        )
-        return self.oracle if own is None or isinstance(own, Rounded) else own
-
-
-def _from_where_it_begins(method: Method[Any], draw: Draw) -> Draw:
-    """Return the draw from the point at which a learned start begins; the draw itself without one.
-
-    Stored in the dual, an inexact pair begins at ∇M*(∇M(x₀)), which learning may have made a better
-    point.
+    >>> controls_for("image-tv-deblur")
+    ['image-tv-control']
     """
-    scaled = any(
-        isinstance(part, Conjugate) and part.log_scale is not None for part in method.modules()
-    )
-    inexact = not isinstance(method, MD) and any(
-        isinstance(part, LearnedPair) for part in method.modules()
-    )
-    if not scaled and not inexact:
-        return draw
-    return Draw(draw.problem, method.init(draw.x0, draw.problem).x, draw.lower)
+    kind = next((each for each in KINDS if name.startswith(each)), name)
+    found = [each for each in zoo.list() if each.startswith(kind) and each.endswith(CONTROL)]
+    if kind in ANY_IMAGE_FOR:
+        found.append(ANY_IMAGE)
+    return sorted(set(found))
 
 
-def _with_exact_start(method: Method[Any]) -> Method[Any]:
-    exact = copy.deepcopy(method)
-    for part in exact.modules():
-        if isinstance(part, Conjugate):
-            part.start = "exact"
-            part.log_scale = None
-    if isinstance(exact.mirror, LearnedPair):
-        exact.mirror = Conjugate(exact.mirror.backward_potential)
-    return exact
+def _loaded(name: str, double: bool) -> Method[Any]:
+    method = cast(Method[Any], zoo.load(name))
+    return method.double() if double else method
+
+
+def _key(entries: Sequence[str], **settings: int | str) -> str:
+    """Return what determines the outcome, so that an interrupted run goes on where it was."""
+    weights = [zoo.fingerprint(each) for each in entries if each in zoo.list()]
+    return cache.key_of("attribution", version=VERSION, entries=" ".join(weights), **settings)
+
+
+def _remembered(key: str, rivals: Sequence[str], measure: Callable[[], Measured]) -> Measured:
+    """Return what was measured, from the cache if it is there.
+
+    The cache keeps tensors. A chosen control is stored as its index among the rivals, and a
+    multiple of the identity as −1.
+    """
+
+    def stored() -> dict[str, Tensor]:
+        new = measure()
+        index = [rivals.index(each) if each in rivals else -1 for each in new.controls]
+        facts = {
+            f"{FACT}control": torch.tensor(index),
+            f"{FACT}multiple": torch.tensor(new.multiples, dtype=torch.float64),
+            f"{FACT}limited": torch.tensor(new.limited),
+        }
+        return new.gaps | facts
+
+    found = dict(sorted(cache.remember(key, stored).items()))
+    index, limited, multiple = (
+        found.pop(f"{FACT}{fact}").tolist() for fact in ("control", "limited", "multiple")
+    )
+    controls = [
+        rivals[each] if each >= 0 else str(Choice(multiple=number))
+        for each, number in zip(index, multiple, strict=True)
+    ]
+    return Measured(found, controls, multiple, limited)
+
+
+def _attribution(name: str, counts: Sequence[int | str], found: Measured, say: Say) -> Attribution:
+    """Return the contributions that follow from gaps, and report them."""
+    own = found.gaps.get(f"{name}{CONTROL}")
+    means = {what: each.mean(1).tolist() for what, each in found.gaps.items()}
+    result = Attribution(
+        name,
+        counts,
+        found.gaps["learned"].shape[1],
+        means,
+        found.controls,
+        found.multiples,
+        found.limited,
+        contributions(found.gaps),
+        () if own is None else decades(own, found.gaps["learned"]),
+    )
+    worth = [
+        f"{each} against {control} at {k}"
+        for each, control, k in zip(result.parts["map"], found.controls, counts, strict=True)
+    ]
+    say(f"{name}: {result.earned}; {', '.join(worth)}")
+    return result
+
+
+def contributions(gaps: Runs) -> dict[str, list[Estimate]]:
+    """Return the contributions: log₁₀ of ratios of gaps, with intervals over the problems.
+
+    The intervals of all counts hold together with 95 % probability.
+    """
+    there = gaps["strongest"]
+    given = gaps["strongest, given start"]
+    chain = {
+        "map": (gaps["learned"], there),
+        "start": (there, given),
+        "schedules": (given, gaps["constant step"]),
+        "momentum": (gaps["constant step"], gaps["gradient descent"]),
+    }
+    return {part: decades(after, before) for part, (before, after) in chain.items()}
+
+
+def decades(above: Tensor, below: Tensor) -> list[Estimate]:
+    """Return log₁₀ of the ratio of gaps (counts, problems) at every count."""
+    level = 1 - 0.05 / len(above)
+    return [paired((a / b).log10(), level) for a, b in zip(above, below, strict=True)]
 
 
 def of_networks(
@@ -296,15 +314,21 @@ def of_networks(
     """Measure a geometry for networks by final held-out losses on tasks of validation.
 
     Without schedules, the steps of the identity are of one length, the best of some; without
-    momenta too.
+    momenta too. Everything is chosen on the tasks of learning.
     """
+    control = f"{name}{CONTROL}"
+    rivals = [control] if control in zoo.list() else []
+
+    def measured() -> Measured:
+        return _networks_measured(name, rivals, TaskFamily(LEARNING, tuple(tasks), directory))
+
+    key = _key([name, *rivals], tasks=" ".join(str(task) for task in tasks), networks=NETWORKS)
+    found = _remembered(key, rivals, measured)
+    return _attribution(name, ("end",), found, say)
+
+
+def _networks_measured(name: str, rivals: Sequence[str], family: TaskFamily) -> Measured:
     entry = cast(Preconditioned, zoo.load(name))
-    control = (
-        cast(Preconditioned, zoo.load(f"{name}{CONTROL}"))
-        if f"{name}{CONTROL}" in zoo.list()
-        else None
-    )
-    family = TaskFamily(LEARNING, tuple(tasks), directory)
 
     def losses(method: Preconditioned, some: tuple[AnyTask, ...], networks: int) -> Tensor:
         def make(model: nn.Module, steps: int) -> tuple[Optimizer, None]:
@@ -313,32 +337,33 @@ def of_networks(
         runs = [family.log_losses(make, some, TEST_SEED + i) for i in range(networks)]
         return torch.cat(runs).exp().clamp(max=WORST)[None]
 
-    def best(make: Callable[[float], Preconditioned]) -> tuple[float, Preconditioned]:
-        scale = min(
-            NETWORK_MULTIPLES, key=lambda s: float(losses(make(s), LEARNING, 1).log().mean())
-        )
-        return scale, make(scale)
+    def tuning_loss(method: Preconditioned) -> float:
+        return float(losses(method, LEARNING, 1).log().mean())
+
+    def best(make: Callable[[float], Preconditioned]) -> tuple[float, float]:
+        ends = {s: tuning_loss(make(s)) for s in NETWORK_MULTIPLES}
+        scale = min(ends, key=lambda s: ends[s])
+        return scale, ends[scale]
 
     plain = without_map(entry)
     flat = OverRun(TYPICAL_LENGTH, 0.0, 0.0)
     bare = Preconditioned(cast(ByKind, plain.mirror), flat, normalised=True, decay=plain.decay)
-    multiple, scaled = best(lambda s: _rescaled(plain, s))
-    compared = {
-        "learned": entry,
-        "identity": plain,
-        "same start": scaled,
-        "scaled identity": scaled,
-        **({} if control is None else {"learned control": control}),
-        "constant step": best(lambda s: _rescaled(plain, s, t=flat))[1],
-        "gradient descent": best(lambda s: _rescaled(bare, s))[1],
-    }
+    scale, loss = best(lambda s: _rescaled(plain, s))
+    multiple = 1 / scale
+    ends = {str(Choice(multiple=multiple)): loss}
+    compared = {"learned": entry, "identity": plain, "best multiple": _rescaled(plain, scale)}
+    for rival in rivals:
+        compared[rival] = cast(Preconditioned, zoo.load(rival))
+        ends[rival] = tuning_loss(compared[rival])
+    strongest = min(ends, key=lambda each: ends[each])
+    steps, _ = best(lambda s: _rescaled(plain, s, t=flat))
+    compared["constant step"] = _rescaled(plain, steps, t=flat)
+    steps, _ = best(lambda s: _rescaled(bare, s))
+    compared["gradient descent"] = _rescaled(bare, steps)
     gaps = {what: losses(method, family.held_out, NETWORKS) for what, method in compared.items()}
-    if control is not None:
-        gaps["learned control, same start"] = gaps["learned control"]
-    geometric_means = {what: float(each.log().mean().exp()) for what, each in gaps.items()}
-    say(f"{name}: {', '.join(f'{what} {mean:.3g}' for what, mean in geometric_means.items())}")
-    means = {what: each.mean(1).tolist() for what, each in gaps.items()}
-    return Attribution(name, ("end",), gaps["learned"].shape[1], means, 1 / multiple, _parts(gaps))
+    gaps["strongest"] = gaps[strongest if strongest in rivals else "best multiple"]
+    gaps["strongest, given start"] = gaps["strongest"]
+    return Measured(gaps, [strongest], [multiple], [False])
 
 
 def _rescaled(method: Preconditioned, scale: float, **others: Any) -> Preconditioned:
@@ -353,30 +378,18 @@ def _raw(family: ProblemFamily) -> ProblemFamily:
     return family.family if isinstance(family, Pooled) else family
 
 
-def bounded(draw: Draw) -> Draw:
-    """Return a draw with certified bounds, if its problems can have some."""
-    if draw.lower is not None or not _certifiable(draw):
-        return draw
-    return Draw(draw.problem, draw.x0, certify(draw.problem, 1e-5).lower)
-
-
-def _certifiable(draw: Draw) -> bool:
-    return draw.problem.saddle_point() is not None or type(draw.problem).__name__ == "SVM"
-
-
 def _oracle(use: dict[str, Any]) -> Oracle | None:
     return Minibatch(use["minibatch"]) if "minibatch" in use else None
 
 
-def _counts(method: Any, card: zoo.Card) -> tuple[int, int]:
-    """Return when to look: a third and the whole of what was learned, or 10 and 100."""
+def _counts(name: str, method: Any, card: zoo.Card) -> tuple[int, ...]:
+    """Return when to look: at 10, at 100, and at the end of a run."""
+    end = next((count for kind, count in ENDS.items() if name.startswith(kind)), EARLY[-1])
     steps = getattr(method, "t", None)
-    if not isinstance(steps, Interpolated):
-        return 10, 100
-    horizon = (
-        steps.counts[-1] if len(steps.counts) > 1 else card.stages[0]["settings"]["horizon"]
-    )  # or one step size
-    return horizon // 3, horizon
+    if isinstance(steps, Interpolated):
+        one_step = len(steps.counts) == 1
+        end = card.stages[0]["settings"]["horizon"] if one_step else steps.counts[-1]
+    return tuple(sorted({*(k for k in EARLY if k < end), end}))
 
 
 def run(scale: Scale, directory: Path | None, say: Say) -> Result:
@@ -384,48 +397,88 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     return _of(QUICK if scale == "quick" else zoo.list(), scale, directory, say)
 
 
-def _of(names: Sequence[str], scale: Scale, directory: Path | None, say: Say) -> Result:
+def _of(
+    names: Sequence[str],
+    scale: Scale,
+    directory: Path | None,
+    say: Say,
+    later: Sequence[str] = (),
+) -> Result:
+    """Attribute the gains of some entries; those that are measured later are said to be unknown."""
     result = Result(
-        "attribution", "Where gains come from", {"scale": scale, "problems": PROBLEMS[scale]}
+        "attribution",
+        "Where gains come from",
+        {"scale": scale, "problems": PROBLEMS[scale], "version": VERSION},
     )
     found = []
     for name in names:
-        costly = scale == "standard" and name.startswith(COSTLY) and "svm" not in name
-        every = 6 if scale == "quick" else 3 if costly else 1
-        found.append(attribute(name, PROBLEMS[scale] // (1 + costly), directory, say, every))
+        if name in later:
+            found.append(Attribution(name, why_not=UNMEASURED))
+            continue
+        coarse = scale == "standard" and name.startswith(COARSE)
+        fewer = scale == "standard" and name.startswith(FEWER)
+        every = 6 if scale == "quick" else 3 if coarse else 1
+        found.append(attribute(name, PROBLEMS[scale] // (1 + fewer), directory, say, every))
     result.tables = {"gains": gains(found), "gaps": gap_table(found)}
     on_cards = [each for each in found if each.why_not not in (NO_MAP, IS_CONTROL)]
     result.settings["cards"] = {each.entry: each.on_card() for each in on_cards}
     return result
 
 
-def add_missing(summary: Path, directory: Path | None = None, say: Say = print) -> Result:
-    """Attribute the gains of entries that are new or changed, and write them into a summary."""
+def add_missing(
+    summary: Path,
+    directory: Path | None = None,
+    say: Say = print,
+    only: Sequence[str] | None = None,
+) -> Result:
+    """Attribute the gains of entries that are new or changed, and write them into a summary.
+
+    If the summary was written by another version of the rule, all entries are measured.
+
+    Args:
+        summary: File of the summary.
+        directory: Data directory.
+        say: Function that reports the outcomes.
+        only: Entries to measure now. The others are said not to be measured by this rule; they are
+            measured when this function is called again.
+    """
     stored = from_summary(summary)
-    known = stored.provenance["entries"]
+    current = stored.settings.get("version") == VERSION
+    known = stored.provenance["entries"] if current else {}
     changed = {name for name in zoo.list() if known.get(name) != zoo.fingerprint(name)}
-    names = [name for name in zoo.list() if changed & {name, f"{name}{CONTROL}"}]
-    with recorded("as in the sources") as where:
-        new = _of(names, stored.settings["scale"], directory, say)
+    names = [name for name in zoo.list() if changed & {name, *controls_for(name)}]
+    if not names:
+        return stored
+    later = [
+        name
+        for name in names
+        if only is not None and name not in only and not why_unknown(name, zoo.load(name))
+    ]
+    with recorded("as in the sources", run) as where:
+        new = _of(names, stored.settings["scale"], directory, say, later)
+    for name in later:
+        where["entries"].pop(name, None)
+    if current:
+        new = _merged(stored, new, names)
+        entries = dict(sorted({**known, **where["entries"]}.items()))
+        commits = f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}"
+        where = stored.provenance | {"commit": commits, "entries": entries, "code": where["code"]}
+    new.provenance = where
+    with whole(summary) as partial, whole(summary.with_name("claims.md")) as page:
+        partial.write_text(new.as_json(), encoding="utf-8")
+        page.write_text(new.markdown(), encoding="utf-8")
+    return new
+
+
+def _merged(stored: Result, new: Result, names: Sequence[str]) -> Result:
+    """Return stored results in which the rows of some entries are replaced."""
     for name, table in stored.tables.items():
         kept = [row for row in table.rows if row[0] not in names]
-        rows = sorted(
-            [*kept, *new.tables[name].rows], key=lambda row: row[0]
-        )  # the order of counts stays
+        # the sort is stable, so that counts stay in order
+        rows = sorted([*kept, *new.tables[name].rows], key=lambda row: row[0])
         stored.tables[name] = Table(table.columns, rows)
-    stored.settings["cards"] = dict(
-        sorted({**stored.settings["cards"], **new.settings["cards"]}.items())
-    )
-    commits = (
-        f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}"
-        if names
-        else None
-    )
-    entries = dict(sorted({**stored.provenance["entries"], **where["entries"]}.items()))
-    stored.provenance |= {"commit": commits or stored.provenance["commit"], "entries": entries}
-    with whole(summary) as partial, whole(summary.with_name("claims.md")) as page:
-        partial.write_text(stored.as_json(), encoding="utf-8")
-        page.write_text(stored.markdown(), encoding="utf-8")
+    cards = {**stored.settings["cards"], **new.settings["cards"]}
+    stored.settings["cards"] = dict(sorted(cards.items()))
     return stored
 
 
@@ -433,32 +486,44 @@ def gains(found: Sequence[Attribution]) -> Table:
     """Return the table of contributions in decades of the gap."""
     rows = []
     for each in found:
-        for i, k in enumerate(each.counts or ("",)):
-            cells = [str(each.parts[part][i]) if part in each.parts else UNKNOWN for part in PARTS]
-            rows.append(
-                (
-                    each.entry,
-                    str(k),
-                    *cells,
-                    each.earned if each.parts else f"{UNKNOWN}: {each.why_not}",
-                )
-            )
-    return Table(("entry", "k", *PARTS, "its gain is"), rows)
+        if not each.parts:
+            unknown = [UNKNOWN] * len(PARTS)
+            gain = UNMEASURED if each.why_not == UNMEASURED else f"{UNKNOWN}: {each.why_not}"
+            rows.append((each.entry, "", *unknown, "", "", gain))
+        for i, k in enumerate(each.counts if each.parts else ()):
+            cells = [str(each.parts[part][i]) for part in PARTS]
+            cells[0] += LIMITED if each.limited[i] else ""
+            alike = str(each.against_control[i]) if each.against_control else ""
+            rows.append((each.entry, str(k), *cells, each.controls[i], alike, each.earned))
+    columns = ("entry", "k", *PARTS, "strongest without a map", AGAINST_CONTROL, "its gain is")
+    return Table(columns, rows)
 
 
 def gap_table(found: Sequence[Attribution]) -> Table:
     """Return the gaps themselves, on average."""
-    identities = (
+    names = (
+        "learned",
+        "exact start",
+        "strongest",
+        "strongest, given start",
         "identity",
-        "same start",
-        "scaled identity",
-        "learned control",
-        "learned control, same start",
+        "best multiple",
+        OWN_CONTROL,
+        "constant step",
+        "gradient descent",
     )
-    names = ("learned", "exact start", *identities, "constant step", "gradient descent")
     rows = []
     for each in found:
-        for i, k in enumerate(each.counts):
-            cells = [f"{each.gaps[name][i]:.3g}" if name in each.gaps else "" for name in names]
-            rows.append((each.entry, str(k), *cells, f"{each.multiple:g}"))
-    return Table(("entry", "k", *names, "best multiple"), rows)
+        gaps = {
+            OWN_CONTROL if name == f"{each.entry}{CONTROL}" else name: values
+            for name, values in each.gaps.items()
+        }
+        for i, k in enumerate(each.counts if each.gaps else ()):
+            cells = [f"{gaps[name][i]:.3g}" if name in gaps else "" for name in names]
+            rows.append((each.entry, str(k), *cells, f"{each.multiples[i]:g}"))
+    return Table(("entry", "k", *names, "its number"), rows)
+
+
+if __name__ == "__main__":
+    # Measure some entries into the cache, from which ``reproduce`` and ``cards`` take them.
+    _of(sys.argv[1:], "standard", None, print)

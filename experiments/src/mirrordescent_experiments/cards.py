@@ -1,6 +1,9 @@
 """Write the measured contributions onto the cards of the zoo, and measure missing ones first.
 
-python -m mirrordescent_experiments.cards docs/results/attribution/summary.json
+python -m mirrordescent_experiments.cards docs/results/attribution/summary.json [ENTRY ...]
+
+With names of entries, only these are measured now. Measurements are kept in the cache, so that an
+interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -39,5 +42,5 @@ def write_controls(summary: Path, folder: Path = zoo.FOLDER) -> list[str]:
 
 
 if __name__ == "__main__":
-    add_missing(Path(sys.argv[1]))
+    add_missing(Path(sys.argv[1]), only=sys.argv[2:] or None)
     print(*write_controls(Path(sys.argv[1])), sep="\n")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mirrordescent_experiments.extensions import NO_MAP
 from mirrordescent_experiments.intervals import paired
-from mirrordescent_experiments.result import Claim, Curve, Panel, Result
+from mirrordescent_experiments.result import WIDTH, Claim, Curve, Panel, Result
 
 CONSTANT = ("mean", "min", "last")
 TOLERANCE = 0.25  # how far above a claimed exponent a fitted slope may lie
@@ -23,36 +23,55 @@ EARNING = (
     "one-network LSMD",
     "stencil LAMD",
 )  # maps that are to be worth a factor of 1.5
+LIMIT = 10.0
+"""Factor of the width of the reference below which a gap is limited by it."""
 PAPER_RULES = {"LAMD": ("reciprocal",), "LSMD": ("reciprocal",), "LASMD": CONSTANT}
 
 
 def imaging_claims(result: Result) -> list[Claim]:
     """Check every claim, on the extensions and on each comparison."""
     claims = _claims_on_extensions(result)
+    width = result.settings.get(WIDTH, 0.0)
     for name, panel in result.panels.items():
         if name.startswith("comparison "):
-            claims += _Comparison(name.removeprefix("comparison "), panel).claims()
+            claims += _Comparison(name.removeprefix("comparison "), panel, width).claims()
         if name.startswith("controls "):
-            claims += control_claims(name.removeprefix("controls "), panel)
+            claims += control_claims(name.removeprefix("controls "), panel, width)
     if "one network for long" in result.panels:
         claims += [_bounded(curve) for curve in result.panels["one network for long"].curves]
     return claims
 
 
-def control_claims(start: str, panel: Panel) -> list[Claim]:
-    """Judge every map by its gaps against those of its control, at equal steps."""
+def limited(width: float, *gaps: float) -> str:
+    """Return a remark if the smallest of some gaps is near the accuracy of the reference.
+
+    Args:
+        width: Mean width of the intervals that are proven to contain the minima.
+        gaps: Mean gaps.
+    """
+    if min(gaps, default=math.inf) >= LIMIT * width:
+        return ""
+    return f"; limited by the reference, whose interval is {width:.2g} wide"
+
+
+def control_claims(start: str, panel: Panel, width: float = 0.0) -> list[Claim]:
+    """Judge every map by its gaps against those of its control: early, and at the end of the run.
+
+    Over the first steps a map is to be worth a factor, at the end anything.
+    """
     found = []
     names = panel.names
     for name in (each for each in names if f"{each}{NO_MAP}" in names):
-        factor = 1.5 if name in EARNING else 1.0
-        for k in (10, 100):
+        for k in sorted({10, 100, panel.curves[0].iterations[-1]}):
+            factor = 1.5 if name in EARNING and k <= 100 else 1.0
             ours, theirs = (panel[each] for each in (name, f"{name}{NO_MAP}"))
             measured = f"{ours.mean_at(k):.3g} against {theirs.mean_at(k):.3g}"
             times = "below" if factor == 1 else f"at least {factor:g} times below"
             statement = (
                 f"{start}: at k = {k}, {name} is {times} its control, the same method without a map"
             )
-            found.append(by_margin(statement, _at(ours, k), [_at(theirs, k)], measured, factor))
+            gaps = _at(ours, k), [_at(theirs, k)]
+            found.append(by_margin(statement, *gaps, measured, factor, width))
     return found
 
 
@@ -120,19 +139,31 @@ def storage(primal: Panel, dual: Panel, rule: str) -> Claim:
 
 
 def by_margin(
-    statement: str, ours: Tensor, rivals: Sequence[Tensor], measured: str, factor: float = 1.0
+    statement: str,
+    ours: Tensor,
+    rivals: Sequence[Tensor],
+    measured: str,
+    factor: float = 1.0,
+    width: float = 0.0,
 ) -> Claim:
-    """Judge that ``factor`` times our gaps are below those of the best rival on every problem."""
+    """Judge that ``factor`` times our gaps are below those of the best rival on every problem.
+
+    Gaps near the width of the reference are marked.
+    """
+    mark = limited(width, *(_number(float(gaps.mean())) for gaps in (ours, *rivals)))
     best = torch.stack([_worst_if_failed(rival) for rival in rivals]).amin(0)
     margin = paired(ratio(best, factor * ours))
-    return Claim.by(statement, margin.low, margin.high, f"{measured}; margin in decades {margin}")
+    return Claim.by(
+        statement, margin.low, margin.high, f"{measured}; margin in decades {margin}{mark}"
+    )
 
 
 class _Comparison:
     """The curves of one comparison, by the names of their methods."""
 
-    def __init__(self, start: str, panel: Panel) -> None:
+    def __init__(self, start: str, panel: Panel, width: float = 0.0) -> None:
         self.start = start
+        self.width = width
         self.panel = panel
         self.last = panel.curves[0].iterations[-1]
 
@@ -174,7 +205,7 @@ class _Comparison:
         measured = ", ".join(f"{rival} {gap:.3g}" for rival, gap in gaps.items())
         ours = _at(self.panel[name], k)
         others = [_at(self.panel[rival], k) for rival in rivals]
-        return by_margin(statement, ours, others, measured, factor)
+        return by_margin(statement, ours, others, measured, factor, self.width)
 
     def _under(self, name: str, k: int, bound: float) -> Claim:
         gaps = _at(self.panel[name], k)

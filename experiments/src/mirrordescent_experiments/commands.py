@@ -51,6 +51,7 @@ def results(
     folder: Positional[Path] = Path("docs/results"),
     out: Path = Path("out/results"),
     check: bool = False,
+    code: bool = False,
     json: AsJSON = False,
 ) -> int:
     """Build the pages of results from the stored summaries, and print the paper's claims.
@@ -65,16 +66,24 @@ def results(
         out: Folder for the HTML pages.
         check: Write nothing, and list the stale pages instead. A page is stale if its entries are
             unknown or differ from the shipped ones. The exit code is 1 if a stale page is not in
-            FOLDER/stale.json, or a page there is not stale.
+            FOLDER/stale.json, or a page there is not stale. Pages whose code has changed since are
+            listed for information.
+        code: With check: a page that README or a guide quotes is also stale if its code changed.
     """
     from mirrordescent_experiments import provenance
     from mirrordescent_experiments.paper_claims import paper_claims
     from mirrordescent_experiments.rebuild import rebuild
 
+    if code and not check:
+        raise ValueError("--code is an option of --check: add --check")
     if check:
-        faults = provenance.check(folder)
+        faults = provenance.check(folder, code)
         success = f"no page of {folder} is stale but those that are listed in {provenance.STALE}"
-        show(faults, faults or [success], json)
+        changed = provenance.changed_code(folder)
+        heading = f"{len(changed)} pages were made by other code, or by code that is not known:"
+        lines = [*(faults or [success]), "", heading]
+        lines += [f"  {name}: {why}" for name, why in changed.items()]
+        show({"faults": faults, "changed code": changed}, lines, json)
         return 1 if faults else 0
 
     report: dict[str, object] = {}
@@ -86,7 +95,7 @@ def results(
     claims = paper_claims(folder)
     lines.append("")
     for claim in claims:
-        lines += [f"{claim.verdict:14} {claim.statement}", f"{'':14} {claim.measured}"]
+        lines += [f"{claim.verdict:26} {claim.statement}", f"{'':26} {claim.measured}"]
     show({"paper": [vars(claim) for claim in claims], **report}, lines, json)
     return 0
 

@@ -17,6 +17,7 @@ from mirrordescent.diagnosis.diagnosis_page import FIGURES, figure_lines
 from mirrordescent.theory.diagnosis_results import Diagnosis, Run
 from mirrordescent_experiments.provenance import Provenance, mark, recorded
 
+MODULE = "mirrordescent_experiments.diagnosis_pages"
 COLUMNS = 3
 DPI = 60
 
@@ -59,7 +60,7 @@ def draw(runs: dict[str, Run], figure_name: str, quantity: str, path: Path) -> N
 
 def main(entry: str, problem: str, folder: Path) -> None:
     """Diagnose an entry of the zoo, and write its page to FOLDER/ENTRY."""
-    with recorded("0") as provenance:
+    with recorded("0", MODULE) as provenance:
         diagnosis = diagnose_entry(entry, problem)
     print(write(diagnosis, folder / entry, provenance))
 

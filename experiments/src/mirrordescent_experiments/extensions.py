@@ -14,6 +14,7 @@ from mirrordescent.schedules import Extension, Prefix
 from mirrordescent_experiments.result import Curve, Panel
 
 LABELS = {"": tuple(LEARNED), "one-network ": DUAL_STORED}
+SHOWN = ("LAMD",)  # what stands beside its control in the figures of the paper
 CONTROLLED = ("LSMD", "LAMD")  # what stands beside its control
 NO_MAP = ", no map"  # after the name of a method whose control it is
 STOCHASTIC = ("LSMD", "LASMD")
@@ -82,6 +83,13 @@ def beside_controls(panel: Panel, controls: Sequence[Curve]) -> Panel:
     for control in controls:
         curves += [panel[control.name.split(NO_MAP)[0]], control]
     return Panel(curves, panel.quantity)
+
+
+def with_controls(panel: Panel, controls: Sequence[Curve], methods: Sequence[str]) -> Panel:
+    """Return the curves of a panel, and those of the controls of some of its methods."""
+    wanted = [f"{method}{NO_MAP}" for method in methods]
+    added = [curve for curve in controls if curve.name.split(" (")[0] in wanted]
+    return Panel([*panel.curves, *added], panel.quantity, panel.against, panel.scales)
 
 
 def best_rules(panels: dict[str, Panel]) -> dict[str, Extension]:

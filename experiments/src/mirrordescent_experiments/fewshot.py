@@ -40,9 +40,11 @@ from mirrordescent_experiments.learned_networks import (
     CAPPED,
     LMD,
     PRINTED,
+    PRINTED_CONTROL,
     capped,
     learned,
     printed,
+    without_its_map,
 )
 from mirrordescent_experiments.matrix_geometry import POLAR, TUNED, matrix_methods
 from mirrordescent_experiments.network_training_curves import PAPER_SGD
@@ -163,6 +165,7 @@ def _methods(start: str, tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
     yield f"Adam ({PAPER_ADAM:g})", Adam(PAPER_ADAM)
     if start == PRINTED_REPTILE:
         yield from printed("omniglot-diagonal-reptile-printed").items()
+        yield from without_its_map(tuning).items()
         return
     for tunable in GRIDS:
         setting = tuning.tune(tunable)
@@ -170,6 +173,8 @@ def _methods(start: str, tuning: Training) -> Iterator[tuple[str, Method[Any]]]:
     yield from (
         capped("omniglot-diagonal-reptile") if start else learned("omniglot-diagonal")
     ).items()
+    if not start:
+        yield from without_its_map(tuning).items()
     yield from matrix_methods(tuning)
 
 
@@ -332,7 +337,7 @@ def claims(measured: dict[str, Panel]) -> list[Claim]:
         for start in OURS
         for ours, rivals in (
             (LMD, ("tuned SGD", LMD + NO_MAP)),
-            (PRINTED, ("tuned Adam",)),
+            (PRINTED, ("tuned Adam", PRINTED_CONTROL)),
             (CAPPED, ("Adam", "tuned Adam", CAPPED + NO_MAP)),
             *((geometry, ("tuned Adam", "falling Adam")) for geometry in (POLAR, TUNED)),
         )

@@ -21,12 +21,14 @@ from mirrordescent_experiments.claims import imaging_claims
 from mirrordescent_experiments.extensions import (
     CONTROLLED,
     NO_MAP,
+    SHOWN,
     beside_controls,
     choose_rules,
     rebuild,
+    with_controls,
     with_rules,
 )
-from mirrordescent_experiments.result import Curve, Panel, Result
+from mirrordescent_experiments.result import WIDTH, Curve, Panel, Result
 from mirrordescent_experiments.scales import Say, Scale
 
 KINDS = {"": "pair", "dual-pair ": "dual-pair", "one-network ": "conjugate"}
@@ -116,13 +118,14 @@ def run(task: Task, scale: Scale, directory: Path | None, say: Say) -> Result:
         contest, rehearsal = (
             imaging_contest(p, fill, size.iterations) for p in (problem, training)
         )
+        result.settings[WIDTH] = float(f"{contest.width:.3g}")
         learned = [contest.run(*each) for each in with_rules(task.by_label, rules, task.noise)]
         learned.append(contest.run("stencil LAMD", task.learned("stencil")))
         panel = Panel(learned + _rivals(task, contest, rehearsal))
-        result.panels[f"comparison {start}"] = panel
         alone = with_rules(task.control, control_rules, task.noise, NO_MAP)
         without = [contest.run(*each) for each in alone]
         without.append(contest.run(f"stencil LAMD{NO_MAP}", task.learned(f"stencil{CONTROL}")))
+        result.panels[f"comparison {start}"] = with_controls(panel, without, SHOWN)
         result.panels[f"controls {start}"] = beside_controls(panel, without)
         result.panels[f"one image {start}"] = Panel([curve.of_run(0) for curve in panel.curves])
         say(f"comparison {start} done")

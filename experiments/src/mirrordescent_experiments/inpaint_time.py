@@ -46,6 +46,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
     conjugate = task.learned("conjugate")
     curves = [
         contest.run("LAMD", rebuild(pair, "LAMD", "reciprocal")),
+        longer.run(f"LAMD{NO_MAP}", rebuild(task.control(""), "LAMD", "reciprocal")),
         contest.run("LSMD", rebuild(pair, "LSMD", "reciprocal")),
         contest.run("one-network LSMD", rebuild(conjugate, "LSMD", "reciprocal")),
         contest.run("one-network LAMD", rebuild(conjugate, "LAMD", "reciprocal")),

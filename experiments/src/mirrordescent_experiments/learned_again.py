@@ -31,7 +31,8 @@ from mirrordescent.methods import MD, SMD, Method
 from mirrordescent.mirrors import ConvICNN, LearnedPair
 from mirrordescent.recipes import recipe
 from mirrordescent.recipes.image_maps import DUAL_PAIR, PAIR, steps
-from mirrordescent_experiments.attribution import Bench, bounded
+from mirrordescent.references import certify
+from mirrordescent_experiments.attribution_bench import Bench, Problems
 from mirrordescent_experiments.intervals import Estimate, paired
 from mirrordescent_experiments.result import Claim, Result, Table
 from mirrordescent_experiments.scales import Say, Scale
@@ -201,7 +202,7 @@ class _Study:
         return _held_out(name, self.size.problems, self.directory)
 
     def _gaps(self, method: Method[Any], draw: Draw) -> Tensor:
-        return Bench(method, COUNTS, None).gaps(method, draw, None)
+        return Bench(method, COUNTS).gaps(method, Problems(draw), None)
 
     def _learned(self, made: Recipe, seed: int) -> Method[Any]:
         """Learn with the reduced budget, or load what was learned before."""
@@ -229,7 +230,10 @@ def control(name: str) -> Recipe:
 
 @lru_cache(maxsize=2)
 def _held_out(name: str, problems: int, directory: Path | None) -> Draw:
-    return bounded(recipe(name).family(directory).validation(problems))
+    draw = recipe(name).family(directory).validation(problems)
+    if draw.lower is not None:
+        return draw
+    return Draw(draw.problem, draw.x0, certify(draw.problem, 1e-5).lower)
 
 
 def _optimiser(trial: Trial) -> Any:

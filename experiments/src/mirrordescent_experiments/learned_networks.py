@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from mirrordescent import zoo
+from mirrordescent.contests.contest import grid
 from mirrordescent.contests.training_runs import Training
 from mirrordescent.learn.recipe import CONTROL
-from mirrordescent.methods import SMD, Method
+from mirrordescent.methods import AMD, SMD, Method
+from mirrordescent.mirrors import Euclidean
 from mirrordescent.racing import TunableSolver
 from mirrordescent.recipes.network_maps import rescaled
 from mirrordescent.recipes.printed_maps import accelerated_as_printed
@@ -19,6 +21,7 @@ LMD = "LMD"
 PRINTED = "LAMD* as printed"
 CAPPED = "capped LAMD"
 SHORTER = f"{PRINTED}, steps tuned"
+PRINTED_CONTROL = f"{PRINTED}{NO_MAP}"
 FACTORS = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005]
 
 
@@ -43,6 +46,16 @@ def with_other_steps(entry: str, tuning: Training) -> dict[str, Method[Any]]:
     )
     factor = tuning.tune(made)
     return {f"{SHORTER} ({factor:g})": made.make(factor)}
+
+
+def without_its_map(tuning: Training) -> dict[str, Method[Any]]:
+    """Return LAMD* as printed with the identity as its map, and a tuned step size.
+
+    Its step sizes are constant, so the best constant step is the best control.
+    """
+    made = TunableSolver(PRINTED_CONTROL, lambda t: AMD(Euclidean(), t), grid(1e-3, 5.0))
+    t = tuning.tune(made)
+    return {f"{PRINTED_CONTROL} ({t:g})": made.make(t).requires_grad_(False)}
 
 
 def capped(entry: str) -> dict[str, Method[Any]]:

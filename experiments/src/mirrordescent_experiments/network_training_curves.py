@@ -28,6 +28,7 @@ from mirrordescent_experiments.learned_networks import (
     learned,
     map_claims,
     with_other_steps,
+    without_its_map,
 )
 from mirrordescent_experiments.matrix_geometry import learned_for, matrix_claims, matrix_methods
 from mirrordescent_experiments.result import Claim, Panel, Result
@@ -203,6 +204,7 @@ def _methods(
     """Yield all methods by name; each is tuned when it is yielded."""
     yield from learned(entry).items()
     yield from with_other_steps(f"{entry}-printed", tuning).items()
+    yield from without_its_map(tuning).items()
     yield from matrix_methods(tuning, falls)
     yield from baselines(tuning)
 

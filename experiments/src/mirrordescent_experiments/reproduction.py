@@ -82,7 +82,7 @@ def reproduce(
     results = []
     for each in EXPERIMENTS if name == "all" else (name,):
         say(f"{each}, {scale} scale")
-        with recorded("as in the sources") as provenance:
+        with recorded("as in the sources", EXPERIMENTS[each]) as provenance:
             result = EXPERIMENTS[each](scale, directory, say)
         result.provenance = provenance
         result.write(out / each)

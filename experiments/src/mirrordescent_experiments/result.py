@@ -30,11 +30,14 @@ from mirrordescent_experiments.figure import draw_groups, draw_panel, draw_pictu
 VERDICTS = {
     "does not hold": "**does not hold**",
     "not decided": "*not decided*",
+    "not decided at this budget": "*not decided at this budget*",
     "not measured": "*not measured*",
 }
 # Iterations at which the summary has every run, besides the last iteration.
 KEPT = (10, 50, 100, 500, 1000, 2000)
-MOST_RUNS = 64  # a panel with more runs has only means and ranges in the summary
+WIDTH = "reference width"
+"""Setting with the mean width of the intervals that are proven to contain the minima."""
+MOST_RUNS = 100  # a panel with more runs has only means and ranges in the summary
 Range: TypeAlias = tuple[Tensor, Tensor]
 """The lowest and the highest value of all runs, (points,) each."""
 
@@ -218,9 +221,11 @@ def origin(provenance: dict[str, Any]) -> str:
             "they are to be run again.*"
         )
     entries = ", ".join(f"{name} {sha}" for name, sha in provenance["entries"].items()) or "none"
+    hashes = ", ".join(f"{name} {sha}" for name, sha in provenance.get("code", {}).items())
+    code = f" Code: {hashes}." if hashes else ""
     return (
         f"*Commit {provenance['commit']}, {provenance['date']}; {provenance['machine']}; "
-        f"seeds {provenance['seeds']}. Entries: {entries}.*"
+        f"seeds {provenance['seeds']}. Entries: {entries}.{code}*"
     )
 
 

@@ -32,12 +32,14 @@ from mirrordescent_experiments.extensions import (
     CONTROLLED,
     LABELS,
     NO_MAP,
+    SHOWN,
     beside_controls,
     choose_rules,
+    with_controls,
     with_rules,
 )
 from mirrordescent_experiments.intervals import paired
-from mirrordescent_experiments.result import Claim, Curve, Panel, Result, Table
+from mirrordescent_experiments.result import WIDTH, Claim, Curve, Panel, Result, Table
 from mirrordescent_experiments.scales import Say, Scale
 
 MATRIX = "mnist49-svm-quadratic"
@@ -76,6 +78,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
         {"scale": scale, "features": source, "C": 1.0, **vars(size)},
     )
     contest = starts(features, size.starts, size.iterations, seed=0)
+    result.settings[WIDTH] = float(f"{contest.width:.3g}")
     few = starts(features, size.extension_starts, size.iterations, seed=1)
     batch = Minibatch(size.batch)
     result.panels, rules = choose_rules(_learned, few, batch)
@@ -99,6 +102,7 @@ def run(scale: Scale, directory: Path | None, say: Say) -> Result:
             contest.run(*each) for each in with_rules(_control, control_rules, batch, NO_MAP)
         ]
         result.panels["controls"] = beside_controls(result.panels["hinge loss"], without)
+        result.panels["hinge loss"] = with_controls(result.panels["hinge loss"], without, SHOWN)
     result.panels["test error"] = Panel(runs.errors, "share of test digits misclassified")
     error = float(_error(optimum.x, features).mean())
     result.tables["References"] = _references(features, float(optimum.value), error)

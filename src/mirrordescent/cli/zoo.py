@@ -14,7 +14,8 @@ def list_entries(json: AsJSON = False) -> None:
     """List the learned methods: name, version, kind, source of the gain, and description.
 
     The source of the gain says why a method is fast: because of its learned mirror map (geometry),
-    or because of its learned step sizes (schedules).
+    or because of its learned step sizes (schedules). It is mixed if the map helps after some
+    numbers of steps and harms after others.
     """
     from mirrordescent import zoo
 

@@ -49,6 +49,8 @@ class Contest:
         iterations: Budget of every method.
         recorded: Iterations at which the objective is recorded.
         seed: Seed of the gradients' randomness, the same for all methods.
+        width: Mean width of the intervals that are proven to contain the minima. Gaps near it are
+            limited by the reference.
     """
 
     problem: Problem
@@ -57,6 +59,7 @@ class Contest:
     iterations: int
     recorded: Sequence[int]
     seed: int = 0
+    width: float = 0.0
 
     def solve(
         self,

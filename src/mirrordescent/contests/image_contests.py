@@ -70,10 +70,12 @@ def denoising(count: int, side: int, training: bool, directory: Path | None) -> 
 
 def imaging_contest(problem: TVInpainting, fill: bool, iterations: int) -> Contest:
     """Return a contest that starts at the data y, with its holes filled if ``fill`` is true."""
+    optimum = certify(problem)
     return Contest(
         problem,
         problem.start(fill=fill),
-        certify(problem).lower,
+        optimum.lower,
         iterations,
         recorded_iterations(iterations),
+        width=float((optimum.value - optimum.lower).mean()),
     )

@@ -38,5 +38,7 @@ def starts(features: Features, count: int, iterations: int, seed: int) -> Contes
     problem = machine(features)
     generator = torch.Generator().manual_seed(seed)
     x0 = torch.randn(count, problem.signed.shape[-1], generator=generator, dtype=torch.float64)
-    lower = certify(problem, TOLERANCE).lower
-    return Contest(problem, x0, lower, iterations, recorded_iterations(iterations))
+    optimum = certify(problem, TOLERANCE)
+    width = float((optimum.value - optimum.lower).mean())
+    recorded = recorded_iterations(iterations)
+    return Contest(problem, x0, optimum.lower, iterations, recorded, width=width)

@@ -62,8 +62,10 @@ class Card:
     def gain(self) -> str:
         """The source of the gain, by comparison with the control in ``held_out``.
 
-        "geometry" if the mirror map contributes significantly, "schedules" if it does not,
-        "unknown", or "" without a control.
+        "geometry" if the mirror map contributes significantly against the strongest method without
+        a map; "mixed" if it does so after some numbers of steps and harms after others; "no learned
+        control" if no control was learned with the same budget; "schedules" if it contributes
+        nothing; a reason why it is not known; or "" if it was not measured.
         """
         control = self.held_out.get("control")
         if not isinstance(control, dict):
