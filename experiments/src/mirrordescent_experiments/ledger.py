@@ -54,15 +54,46 @@ class Ledger:
     ) -> End:
         """Return how a run ends, made now or before."""
         steps = steps or task.steps
-        key = f"{task.name} | {self._called(contestant)} | {written(setting)} | {seed} | {steps}"
+        key = self._key(task, contestant, setting, seed, steps)
         if key not in self.ends:
             with muon_in_single_precision():
                 end = task.train(contestant.make(*setting), seed, self.directory, steps)
-            self.say(
-                f"{key}: loss {end.loss:.4g}, held out {end.test_loss:.4g}, {end.seconds:.1f} s"
-            )
+            self._tell(key, end)
             self._keep(key, list(end))
         return End(*self.ends[key])
+
+    def follow(
+        self,
+        task: GeneralTask,
+        contestant: TunableOptimiser,
+        setting: Setting,
+        seed: int,
+        steps: int | None = None,
+    ) -> list[float]:
+        """Return the held-out loss after every tenth of a run, made now or before."""
+        steps = steps or task.steps
+        key = self._key(task, contestant, setting, seed, steps)
+        curve = f"{key} | tenths"
+        if curve not in self.ends:
+            with muon_in_single_precision():
+                end, held_out = task.follow(contestant.make(*setting), seed, self.directory, steps)
+            self._tell(key, end)
+            self.ends[key] = list(end)
+            self._keep(curve, held_out)
+        return self.ends[curve]
+
+    def _key(
+        self,
+        task: Task | GeneralTask,
+        contestant: TunableOptimiser,
+        setting: Setting,
+        seed: int,
+        steps: int,
+    ) -> str:
+        return f"{task.name} | {self._called(contestant)} | {written(setting)} | {seed} | {steps}"
+
+    def _tell(self, key: str, end: End) -> None:
+        self.say(f"{key}: loss {end.loss:.4g}, held out {end.test_loss:.4g}, {end.seconds:.1f} s")
 
     def pace(self, task: Task, ours: TunableOptimiser, theirs: TunableOptimiser) -> float:
         """Return the time of a training step of one optimiser over that of another."""
