@@ -25,7 +25,6 @@ from mirrordescent_experiments.frozen.contestants import (
 from mirrordescent_experiments.frozen.judgement import (
     Judged,
     claims_of,
-    losses_table,
     profile_table,
     result_of,
     tenths_to,
