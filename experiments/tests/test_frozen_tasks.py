@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from mirrordescent_experiments.frozen.contestants import (
 from mirrordescent_experiments.frozen.judgement import (
     Judged,
     claims_of,
+    conditions_claim,
     profile_table,
     result_of,
     tenths_to,
@@ -180,6 +183,23 @@ def test_claims_can_fail_and_can_stay_open(results, missing, expected):
     assert [claim.holds for claim in claims_of(results, missing)] == expected
 
 
+@pytest.mark.parametrize(
+    ("factors", "expected", "holds"),
+    [((1.0, 1.04), 2, True), ((1.0, 1.04), 3, None), ((1.0, 1.06), 3, False)],
+)
+def test_other_conditions_can_fail_and_can_stay_open(factors, expected, holds):
+    rows = [(("ViT", "with batch 4"), factor) for factor in factors]
+    assert conditions_claim(rows, expected).holds is holds
+
+
+def test_stored_runs_are_continued(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIRRORDESCENT_CACHE", str(tmp_path))
+    path = frozen_tasks.ledger_path()
+    assert json.loads(path.read_text()) == json.loads(frozen_tasks.STORED.read_text())
+    path.write_text("{}")
+    assert frozen_tasks.ledger_path().read_text() == "{}"
+
+
 def test_the_share_of_tasks_within_x_of_the_fewest_steps():
     """The entry reaches AdamW's last loss in half of the run; Muon never does."""
     curves = {
@@ -210,3 +230,34 @@ def test_a_quick_run_has_a_page(tmp_path):
     assert result.claims == []
     result.write(tmp_path / "page")
     assert "physics residual" in (tmp_path / "page" / "claims.md").read_text()
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+SUMMARY = DOCS / "results" / "frozen-tasks" / "summary.json"
+
+
+def text_of(path):
+    return " ".join(path.read_text(encoding="utf-8").split())
+
+
+def test_documents_quote_the_stored_page():
+    """Counts and exceptions in the documents are those of the page."""
+    summary = json.loads(SUMMARY.read_text(encoding="utf-8"))
+    measured = {claim["statement"]: claim["measured"] for claim in summary["claims"]}
+    counts = [
+        next(text for statement, text in measured.items() if f"ahead of tuned {name} " in statement)
+        for name in (ADAMW, MUON)
+    ]
+    adamw, muon = (text.removeprefix("on ") for text in counts)
+    readme = text_of(DOCS.parent / "README.md")
+    limits = text_of(DOCS / "limits.md")
+    assert f"AdamW on {adamw} and of tuned Muon on {muon}" in readme
+    assert f"AdamW on {adamw} and of tuned Muon on {muon}" in limits
+    assert f"AdamW on {adamw} and of Muon on {muon}" in text_of(DOCS / "train.md")
+    assert f"a tuned Muon on {muon}" in text_of(DOCS / "from-muon.md")
+    for statement, exceptions in measured.items():
+        if statement.startswith(("on no task", "nowhere")):
+            names = [each.split(" ×")[0] for each in exceptions.split(", ")]
+            assert all(name in limits for name in names if name not in ("none", "on none so far"))
+    for name in summary["settings"].get("not measured yet", "").split(", "):
+        assert name in limits

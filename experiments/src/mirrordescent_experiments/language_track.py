@@ -84,7 +84,7 @@ def _training(size: Size, seed: int, directory: Path | None) -> Training:
 
 
 def soap(lr: float, shape: Shape) -> Make:
-    """SOAP with the schedule of the other rivals; sides of more than 1024 entries are left alone."""
+    """SOAP with the schedule of the other rivals, for sides of up to 1024 entries."""
     from pytorch_optimizer import SOAP
 
     def make(model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:

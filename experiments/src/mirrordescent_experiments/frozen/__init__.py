@@ -50,5 +50,8 @@ CONDITIONS: tuple[GeneralTask, ...] = (
 )
 """Frozen tasks under other conditions."""
 
+SAME_BATCHES = ("ViT with accumulation",)
+"""Conditions that give rivals the gradients that they have on the task itself."""
+
 OF_ANY_LENGTH = ("ViT", "CNN with batch 4", "tied GPT")
 """Tasks that are also run without the number of steps."""
