@@ -314,3 +314,28 @@ def test_casting_products_does_not_matter(form, monkeypatch):
         together = direction_function(mirror)([y[0]])[0]
     torch.testing.assert_close(cast, mirror.direction(y))
     torch.testing.assert_close(together, mirror.direction(y)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_errors_are_multiplied_by_at_most_the_amplification():
+    """The bound holds for any error, and is attained where singular values are small."""
+    h = resolvents.fitted(lambda s: torch.ones_like(s), steps=4)
+    generator = torch.Generator().manual_seed(0)
+
+    def mapped(X):
+        u, sigma, vh = torch.linalg.svd(X, full_matrices=False)
+        return u @ (h(sigma)[:, None] * vh)
+
+    X = torch.randn(20, 30, generator=generator, dtype=torch.float64)
+    low = X[:, :2] @ X[:2]
+    factors = []
+    for matrix in (X, low):
+        matrix = matrix / matrix.norm()
+        for size in (1e-6, 1e-3, 0.3):
+            error = torch.randn(20, 30, generator=generator, dtype=torch.float64)
+            error = size * error / error.norm()
+            change = (mapped(matrix + error) - mapped(matrix)).norm()
+            factors.append(float(change / error.norm()) / h.amplification)
+    assert max(factors) <= 1
+    assert max(factors) > 0.7
+    steepest = float(h(torch.tensor(1e-9, dtype=torch.float64))) / 1e-9
+    assert h.amplification == pytest.approx(steepest, rel=1e-6)

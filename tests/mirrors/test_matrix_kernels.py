@@ -25,7 +25,13 @@ SHAPES = [
     (5, 1),
     (1, 1),
     (16, 130),
+    (128, 128),
+    (150, 140),
+    (130, 700),
+    (1100, 150),
 ]
+LARGE = [(530, 545), (560, 513)]
+"""Shapes of which the threads compute one matrix together."""
 
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -46,7 +52,7 @@ def by_svd(X, h=H):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*SHAPES, *LARGE])
 def test_resolvents_act_on_singular_values(shape, dtype):
     X = numbers(*shape, dtype=dtype)
     (found,) = kernels.directions([X], [H])
@@ -92,7 +98,8 @@ def test_convolutions_vectors_and_numbers_are_matrices_too():
 
 
 def test_many_at_once_are_as_they_are_alone_on_any_number_of_threads():
-    Xs = [numbers(*shape, seed=i, dtype=torch.float32) for i, shape in enumerate(SHAPES)]
+    shapes = [*SHAPES, *LARGE]
+    Xs = [numbers(*shape, seed=i, dtype=torch.float32) for i, shape in enumerate(shapes)]
     functions = [
         Resolvents((0.1 * (i + 1), 0.02, 0.3), (1e-3 / (i + 1), 0.04)) for i in range(len(Xs))
     ]

@@ -23,10 +23,11 @@ def reproduce(
 
     The experiments are phantoms, denoise, inpaint, svm, baseline-grids, inpaint-time,
     generalisation, tomography, moons, mlp, cnn, mlp-time, cnn-time, fewshot, transfer, resnet,
-    network-geometry, frozen-tasks, charlm, combined-maps, attribution, learned-again,
-    error-terms and photographs. Writes curves (CSV), figures (PNG and SVG), the paper's claims with
-    the numbers measured, a page and a summary to OUT/NAME. If a data set is missing, bundled data
-    are used. An experiment takes minutes at the standard scale and seconds at the quick scale.
+    network-geometry, frozen-tasks, language-track, charlm, combined-maps, attribution,
+    learned-again, error-terms and photographs. Writes curves (CSV), figures (PNG and SVG), the
+    paper's claims with the numbers measured, a page and a summary to OUT/NAME. If a data set is
+    missing, bundled data are used. An experiment takes minutes at the standard scale and seconds at
+    the quick scale; language-track takes hours.
 
     For example:
 

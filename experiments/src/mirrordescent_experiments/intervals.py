@@ -66,19 +66,35 @@ def student(freedom: int, level: float) -> float:
     >>> round(student(7, 0.95), 3), round(student(1000, 0.95), 2)
     (2.365, 1.96)
     """
-    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(
-        freedom * math.pi
-    )
-
-    def share(t: float) -> float:
-        x = torch.linspace(0, t, 20_001, dtype=torch.float64)
-        return float(
-            2 * constant * torch.trapezoid((1 + x.square() / freedom) ** (-(freedom + 1) / 2), x)
-        )
-
     low = 0.0
     high = 1e3
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if share(middle) < level else (low, middle)
+        low, high = (middle, high) if _share(freedom, middle) < level else (low, middle)
     return (low + high) / 2
+
+
+def p_value(differences: Tensor) -> float:
+    """Return the two-sided p-value of Student's paired test that the mean difference is 0.
+
+    >>> round(p_value(torch.tensor([1.0, 2.0, 3.0, 4.0])), 3)
+    0.03
+    """
+    numbers = differences.double()
+    count = len(numbers)
+    spread = float(numbers.std()) if count > 1 else math.inf
+    if not 0 < spread < math.inf:
+        return 1.0 if spread or not float(numbers.mean()) else 0.0
+    t = abs(float(numbers.mean())) * math.sqrt(count) / spread
+    return max(0.0, 1 - _share(count - 1, t))
+
+
+def _share(freedom: int, t: float) -> float:
+    """Return P(|T| ≤ t) by the integral of Student's density."""
+    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(
+        freedom * math.pi
+    )
+    x = torch.linspace(0, t, 20_001, dtype=torch.float64)
+    return float(
+        2 * constant * torch.trapezoid((1 + x.square() / freedom) ** (-(freedom + 1) / 2), x)
+    )

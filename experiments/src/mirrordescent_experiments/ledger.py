@@ -28,6 +28,10 @@ DEAD = 1e3  # what counts as the loss of a network without one
 Loss: TypeAlias = Callable[[Setting], float]
 
 
+class MissingRun(Exception):
+    """A run is not in the ledger, and none may be made."""
+
+
 class Ledger:
     """Runs that have been made, kept in a file, so that a long experiment can be continued.
 
@@ -40,6 +44,7 @@ class Ledger:
         self.directory = directory
         self.say = say
         self.stamp = _stamp()
+        self.may_run = True
         self.ends: dict[str, list[float]] = (
             json.loads(path.read_text()) if path and path.exists() else {}
         )
@@ -54,15 +59,52 @@ class Ledger:
     ) -> End:
         """Return how a run ends, made now or before."""
         steps = steps or task.steps
-        key = f"{task.name} | {self._called(contestant)} | {written(setting)} | {seed} | {steps}"
+        key = self._key(task, contestant, setting, seed, steps)
         if key not in self.ends:
+            self._require_permission(key)
             with muon_in_single_precision():
                 end = task.train(contestant.make(*setting), seed, self.directory, steps)
-            self.say(
-                f"{key}: loss {end.loss:.4g}, held out {end.test_loss:.4g}, {end.seconds:.1f} s"
-            )
+            self._tell(key, end)
             self._keep(key, list(end))
         return End(*self.ends[key])
+
+    def follow(
+        self,
+        task: GeneralTask,
+        contestant: TunableOptimiser,
+        setting: Setting,
+        seed: int,
+        steps: int | None = None,
+    ) -> list[float]:
+        """Return the held-out loss after every tenth of a run, made now or before."""
+        steps = steps or task.steps
+        key = self._key(task, contestant, setting, seed, steps)
+        curve = f"{key} | tenths"
+        if curve not in self.ends:
+            self._require_permission(curve)
+            with muon_in_single_precision():
+                end, held_out = task.follow(contestant.make(*setting), seed, self.directory, steps)
+            self._tell(key, end)
+            self.ends[key] = list(end)
+            self._keep(curve, held_out)
+        return self.ends[curve]
+
+    def _require_permission(self, key: str) -> None:
+        if not self.may_run:
+            raise MissingRun(f"this run is not in the ledger: {key}")
+
+    def _key(
+        self,
+        task: Task | GeneralTask,
+        contestant: TunableOptimiser,
+        setting: Setting,
+        seed: int,
+        steps: int,
+    ) -> str:
+        return f"{task.name} | {self._called(contestant)} | {written(setting)} | {seed} | {steps}"
+
+    def _tell(self, key: str, end: End) -> None:
+        self.say(f"{key}: loss {end.loss:.4g}, held out {end.test_loss:.4g}, {end.seconds:.1f} s")
 
     def pace(self, task: Task, ours: TunableOptimiser, theirs: TunableOptimiser) -> float:
         """Return the time of a training step of one optimiser over that of another."""

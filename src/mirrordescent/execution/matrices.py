@@ -345,10 +345,8 @@ def matrix_directions(maps: Sequence[Any], tensors: Tensors, fused: bool = False
         if not y.numel():
             continue
         poles = None
-        if fused and approximation == "resolvents":
-            oriented = mirror.layout.oriented(y)
-            if kernels.has_directions(oriented, mirror.layout.block_shape(oriented.shape)):
-                poles = len(fit.shifts)
+        if fused and approximation == "resolvents" and kernels.has_directions(y):
+            poles = len(fit.shifts)
         groups.setdefault((approximation, y.dtype, y.device, poles), []).append(i)
     for (approximation, _, _, poles), indices in groups.items():
         group_fits = [fit_of[i] for i in indices]

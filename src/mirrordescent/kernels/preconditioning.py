@@ -13,9 +13,6 @@ from torch.autograd.graph import increment_version
 
 from mirrordescent.kernels.call import addresses, function, supports
 
-MAX_SMALLER_SIDE = 512
-"""Smaller side up to which the workspace of a matrix fits into the cache."""
-
 BlockShape: TypeAlias = tuple[int, int, int]
 """The number of matrices in a tensor, and the rows and columns of each."""
 
@@ -114,15 +111,9 @@ def powers(tensors: Sequence[Tensor], exponent: float) -> list[Tensor]:
     return y
 
 
-def has_directions(y: Tensor, blocks: BlockShape) -> bool:
-    """Return whether :func:`directions` supports a tensor that is read as these matrices.
-
-    Derivatives are not supported.
-    """
-    _, rows, columns = blocks
-    if not supports(y) or min(rows, columns) > MAX_SMALLER_SIDE:
-        return False
-    return not (torch.is_grad_enabled() and y.requires_grad)
+def has_directions(y: Tensor) -> bool:
+    """Return whether :func:`directions` supports a tensor. Derivatives are not supported."""
+    return supports(y) and not (torch.is_grad_enabled() and y.requires_grad)
 
 
 def directions(

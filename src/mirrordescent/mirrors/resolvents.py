@@ -43,7 +43,17 @@ They make max |1 − h(σ)| over [floor, 1] small.
 
 
 class Resolvents(NamedTuple):
-    """h(σ) = w_0 σ + Σ_j w_j σ/(σ² + c_j), w ≥ 0, c > 0."""
+    """h(σ) = w_0 σ + Σ_j w_j σ/(σ² + c_j), w ≥ 0, c > 0.
+
+    Singular values far below √c_j, of the least c_j, are multiplied by h'(0), which is the largest
+    slope of h. Errors are therefore multiplied by at most h'(0):
+
+    .. code-block:: none
+
+        ‖U h(Σ) Vᵀ − U' h(Σ') V'ᵀ‖_F ≤ h'(0) ‖X − X'‖_F
+
+    for X = UΣVᵀ and X' = U'Σ'V'ᵀ. A polar factor has no such bound.
+    """
 
     weights: tuple[float, ...]
     shifts: tuple[float, ...]
@@ -54,6 +64,12 @@ class Resolvents(NamedTuple):
         for weight, term in zip(self.weights, terms(s, self.shifts), strict=True):
             total = total + weight * term
         return total
+
+    @property
+    def amplification(self) -> float:
+        """h'(0) = w_0 + Σ_j w_j/c_j, the largest factor by which errors are multiplied."""
+        others = zip(self.weights[1:], self.shifts, strict=True)
+        return self.weights[0] + sum(weight / c for weight, c in others)
 
 
 def terms(s: Tensor, shifts: Sequence[float]) -> Tensor:

@@ -185,7 +185,7 @@ class SingularValues(MirrorMap):
         fit = self.fit(form)
         oriented = self.layout.oriented(y)
         blocks = self.layout.block_shape(oriented.shape[1:])
-        has_kernel = kernels.available() and kernels.has_directions(oriented[0], blocks)
+        has_kernel = kernels.available() and kernels.has_directions(oriented[0])
         if form == "resolvents" and has_kernel:
             samples = list(oriented)
             count = len(samples)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +55,29 @@ class GeneralTask:
         self, make: Make, seed: int, directory: Path | None = None, steps: int | None = None
     ) -> End:
         """Train a network. The loss of the end is the mean over the last tenth of the steps."""
+        return self.follow(make, seed, directory, steps, parts=1)[0]
+
+    def follow(
+        self,
+        make: Make,
+        seed: int,
+        directory: Path | None = None,
+        steps: int | None = None,
+        parts: int = 10,
+    ) -> tuple[End, list[float]]:
+        """Train a network, and return its end with the held-out loss after each part of the run.
+
+        If the optimiser averages weights, the average is validated. Validation does not change
+        the run.
+        """
         steps = steps or self.steps
+        marks = [math.ceil(part * steps / parts) for part in range(1, parts + 1)]
+        held_out: list[float] = []
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model, loss, validate = self.start(seed, directory)
             optimiser, scheduler = make(model, steps)
+            averaged: Any = getattr(optimiser, "averaged", nullcontext)
             losses: list[float] = []
             seconds = 0.0
             model.train()
@@ -72,10 +91,16 @@ class GeneralTask:
                 losses.append(float(value.detach()))
                 if scheduler is not None:
                     scheduler.step()
-                if math.isnan(losses[-1]):
+                diverged = math.isnan(losses[-1])
+                if diverged:
+                    marks = marks[: len(held_out)] + [k + 1] * (parts - len(held_out))
+                for _ in range(marks.count(k + 1)):
+                    model.eval()
+                    # Residuals of equations need derivatives.
+                    with averaged(), torch.enable_grad():
+                        held_out.append(float(validate().detach()))
+                    model.train()
+                if diverged:
                     break
-            model.eval()
-            with torch.enable_grad():  # residuals of equations need derivatives
-                held_out = float(validate().detach())
         last = losses[-max(1, steps // 10) :]
-        return End(sum(last) / len(last), held_out, float("nan"), seconds)
+        return End(sum(last) / len(last), held_out[-1], float("nan"), seconds), held_out

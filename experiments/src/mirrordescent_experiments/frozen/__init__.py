@@ -7,11 +7,20 @@ and noisy gradients. Nothing about an entry may be chosen by its losses on them.
 
 from __future__ import annotations
 
+from functools import partial
+
 from mirrordescent.recipes.general_tasks import GeneralTask
 from mirrordescent_experiments.frozen.bandit import bandit
 from mirrordescent_experiments.frozen.fine_tuning import continued_pretraining, minilm
 from mirrordescent_experiments.frozen.graphs import gcn, sage
-from mirrordescent_experiments.frozen.images import row_lstm, separable_cnn, small_batch_cnn, vit
+from mirrordescent_experiments.frozen.images import (
+    row_lstm,
+    separable_cnn,
+    small_batch_cnn,
+    vit,
+    vit_of_batch,
+    vit_of_parts,
+)
 from mirrordescent_experiments.frozen.language import mixture_of_experts, skip_gram, tied_gpt
 from mirrordescent_experiments.frozen.physics import burgers, poisson, sine_network
 
@@ -32,5 +41,17 @@ FROZEN: tuple[GeneralTask, ...] = (
     GeneralTask("skip-gram embeddings", skip_gram, 600),
     GeneralTask("policy gradient", bandit, 600),
 )
-EXPENSIVE = ("tied GPT", "fine-tuning of MiniLM")
-"""Tasks with fewer seeds and learning rates, since a run takes long."""
+EXPENSIVE = ("fine-tuning of MiniLM",)
+"""Tasks with fewer seeds, since a run takes long."""
+
+CONDITIONS: tuple[GeneralTask, ...] = (
+    GeneralTask("ViT with batch 4", partial(vit_of_batch, 4), 300),
+    GeneralTask("ViT with accumulation", vit_of_parts, 300),
+)
+"""Frozen tasks under other conditions."""
+
+SAME_BATCHES = ("ViT with accumulation",)
+"""Conditions that give rivals the gradients that they have on the task itself."""
+
+OF_ANY_LENGTH = ("ViT", "CNN with batch 4", "tied GPT")
+"""Tasks that are also run without the number of steps."""

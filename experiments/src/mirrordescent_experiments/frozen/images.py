@@ -31,15 +31,30 @@ def images(
 
 
 def classification(
-    model: nn.Module, split: tuple[Tensor, Tensor, Tensor, Tensor], batch: int, seed: int
+    model: nn.Module,
+    split: tuple[Tensor, Tensor, Tensor, Tensor],
+    batch: int,
+    seed: int,
+    parts: int = 1,
 ) -> Training:
-    """Return the training of a classifier on random minibatches."""
+    """Return the training of a classifier on random minibatches.
+
+    Args:
+        model: Classifier.
+        split: Images and labels for training, and held-out ones.
+        batch: Size of a minibatch.
+        seed: Seed of the minibatches.
+        parts: Number of parts of a minibatch whose gradients are accumulated.
+    """
     inputs, labels, held_out, held_out_labels = split
     generator = torch.Generator().manual_seed(seed)
 
     def loss(k: int) -> Tensor:
         chosen = torch.randint(len(labels), (batch,), generator=generator)
-        return F.cross_entropy(model(inputs[chosen]), labels[chosen])
+        losses = [
+            F.cross_entropy(model(inputs[part]), labels[part]) for part in chosen.chunk(parts)
+        ]
+        return torch.stack(losses).mean()
 
     def validate() -> Tensor:
         with torch.no_grad():
@@ -117,6 +132,11 @@ def vit(seed: int, directory: Path | None) -> Training:
 def vit_of_batch(batch: int, seed: int, directory: Path | None) -> Training:
     """A ViT on Fashion-MNIST with batches of another size."""
     return classification(VisionTransformer(), images("fashion-mnist", directory), batch, seed)
+
+
+def vit_of_parts(seed: int, directory: Path | None) -> Training:
+    """A ViT on the same batches of 64 as :func:`vit`, with gradients of four parts of 16."""
+    return classification(VisionTransformer(), images("fashion-mnist", directory), 64, seed, 4)
 
 
 class SeparableCNN(nn.Module):
