@@ -87,6 +87,7 @@ from mirrordescent.problems import (
     gaussian_kernel,
     radial_mask,
 )
+from mirrordescent.problems.grid_tv import WindowTV
 from mirrordescent.problems.network_training import Initialisation
 from mirrordescent.restore.noise_network import NoiseNetwork
 from mirrordescent.schedules import (
@@ -161,6 +162,7 @@ PROBLEMS = {
     "logistic regression": lambda: LogisticRegression(random(7, 3) - 0.5, labels(), ridge=0.1),
     "signal": lambda: GridTV(random(2, 3, 9), 0.1 + random(2), 0.7, axis_weights=(1.5,)),
     "volume": lambda: GridTV(random(2, 1, 3, 4, 5), 0.3, isotropic=True, huber=0.1),
+    "window": lambda: WindowTV(random(2, 1, 4, 5), 0.3, held=(True, False)),
     "trend": lambda: TrendFiltering(random(2, 3, 9), 0.1 + random(2), 0.7, axis_weights=(1.5,)),
     "program": lambda: md.QP(
         torch.eye(2), torch.ones(2, 2), torch.eye(2), torch.zeros(2), torch.ones(2), 2.0
