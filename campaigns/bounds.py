@@ -422,6 +422,32 @@ def _tv(draw: Draw, kind: str) -> Case:
     return _image_case(draw, problem, solver)
 
 
+def _grid(draw: Draw, trends: bool) -> Case:
+    """Signals, images or volumes with a weight for every axis."""
+    dtype = draw.dtype()
+    shape = draw.random.choice(((12,), (3, 4), (2, 3, 2)))
+    y = draw.images(draw.random.choice((1, 2)), 3, 4).flatten(2)
+    y = y.reshape(*y.shape[:2], *shape).to(dtype)
+    weights = [draw.random.choice((0.3, 1.0, 2.5)) for _ in shape]
+    weight = draw.weight()
+    if trends:
+        trend = md.TrendFiltering(y, weight, axis_weights=weights)
+        exact: methods.Method[Any] = methods.TrendInteriorPoint()
+        return _image_case(draw, trend, exact if len(shape) == 1 else md.PDHG(trend.ratio, 1.8))
+    problem = md.GridTV(
+        y,
+        weight,
+        axis_weights=weights,
+        isotropic=draw.random.random() < 0.5,
+        coupled=draw.random.random() < 0.3,
+        huber=draw.random.choice((0.0, 0.0, 0.1)) * draw.units,
+    )
+    solver: methods.Method[Any] = md.PDHG(problem.ratio, draw.random.choice((1.0, 1.8)))
+    if len(shape) == 1 and not problem.huber and not (problem.coupled and y.shape[1] > 1):
+        solver = methods.TautString()
+    return _image_case(draw, problem, solver)
+
+
 def _composite(draw: Draw, make: Callable[[Draw, torch.dtype], Composite]) -> Case:
     problem = make(draw, draw.dtype())
     return _image_case(draw, problem, None)
@@ -519,6 +545,14 @@ def _wavelets_and_tv(draw: Draw, dtype: torch.dtype) -> Composite:
     )
 
 
+def _volumes(draw: Draw, dtype: torch.dtype) -> Composite:
+    y = draw.images(1, 3, 4).reshape(BATCH, 1, 3, 2, 2).to(dtype)
+    mask = (torch.rand(3, 2, 2, generator=draw.generator) < 0.7).to(dtype)
+    mask[0, 0, 0] = 1
+    weights = [draw.random.choice((0.3, 1.0, 2.5)) for _ in range(3)]
+    return Composite(SquaredError(y, mask=mask), [TV(draw.weight(), axis_weights=weights)])
+
+
 def _tv_of_data(draw: Draw, dtype: torch.dtype) -> Composite:
     y = draw.images(height=2)
     A = torch.randn(6, 8, generator=draw.generator, dtype=DOUBLE)
@@ -584,6 +618,9 @@ FORMULAS: dict[str, Callable[[Draw], Case]] = {
     "TV inpainting": lambda draw: _tv(draw, "inpainting"),
     "TV, means of gradients": lambda draw: _tv(draw, "means"),
     "TV deblurring": lambda draw: _tv(draw, "deblurring"),
+    "TV on grids": lambda draw: _grid(draw, False),
+    "trend filtering": lambda draw: _grid(draw, True),
+    "composite, volumes": lambda draw: _composite(draw, _volumes),
     "composite, L1": lambda draw: _composite(draw, _lasso),
     "composite, wavelets": lambda draw: _composite(draw, _wavelets),
     "composite, wavelets and TV": lambda draw: _composite(draw, _wavelets_and_tv),

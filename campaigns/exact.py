@@ -29,11 +29,13 @@ from mirrordescent.problems import (
     Ridge,
     Roughness,
     SquaredError,
+    Trend,
 )
 from mirrordescent.problems.base import Problem
 from mirrordescent.problems.filter_banks import responses
 from mirrordescent.problems.profiles import RidgeProfile
 from mirrordescent.problems.programs import QP
+from mirrordescent.problems.variation import DifferenceTerm
 
 Number = Any
 """A number of mpmath."""
@@ -286,11 +288,13 @@ def _term_value(term: Any, sample: int, x: Tensor) -> Number:
             return weight * sum(map(abs, _numbers(x)))
         return weight * sum(map(abs, _times(dense(term.operator, x), _numbers(x))))
     if isinstance(term, Roughness):
-        return weight / 2 * sum(_squares(group) for group in _groups(x, False, False))
+        return weight / 2 * sum(_squares(group) for group in _groups(x, term))
+    if isinstance(term, Trend):
+        return weight * sum(abs(d) for group in _groups(x, term) for d in group)
     assert isinstance(term, TV)
     total = mpmath.mpf(0)
     width = mpmath.mpf(term.huber)
-    for group in _groups(x, term.isotropic, term.coupled):
+    for group in _groups(x, term):
         size = mpmath.sqrt(_squares(group)) if len(group) > 1 else abs(group[0])
         total += size - width / 2 if size >= width else size * size / (2 * width)
     return weight * total
@@ -321,16 +325,24 @@ def _profile_value(profile: RidgeProfile, k: int, t: Number) -> Number:
     return total + values[-1] * max(mpmath.mpf(0), t - positions[-1])
 
 
-def _groups(x: Tensor, isotropic: bool, coupled: bool) -> list[list[Number]]:
-    """Return the groups of differences of one image (channels, height, width)."""
-    channels, height, width = x.shape
-    numbers = [[[mpmath.mpf(e) for e in row] for row in plane] for plane in x.tolist()]
+def _groups(x: Tensor, term: DifferenceTerm) -> list[list[Number]]:
+    """Return the groups of weighted differences of one point (channels, …)."""
+    isotropic = isinstance(term, TV) and term.isotropic
+    coupled = isinstance(term, TV) and term.coupled
+    order = 2 if isinstance(term, Trend) else 1
     groups: dict[tuple[int, ...], list[Number]] = {}
-    for c, i, j in itertools.product(range(channels), range(height), range(width)):
-        for direction, (a, b) in enumerate(((i + 1, j), (i, j + 1))):
-            if a < height and b < width:
-                key = (i, j, 0 if isotropic else direction, 0 if coupled else c)
-                groups.setdefault(key, []).append(numbers[c][a][b] - numbers[c][i][j])
+    for place in itertools.product(*map(range, x.shape)):
+        for axis, weight in enumerate(term.weights_of_axes):
+            if place[1 + axis] + order >= x.shape[1 + axis]:
+                continue
+            line = []
+            for step in range(order + 1):
+                at = list(place)
+                at[1 + axis] += step
+                line.append(mpmath.mpf(float(x[tuple(at)])))
+            d = line[1] - line[0] if order == 1 else line[0] - 2 * line[1] + line[2]
+            key = (*place[1:], 0 if isotropic else axis, 0 if coupled else place[0])
+            groups.setdefault(key, []).append(mpmath.mpf(weight) * d)
     return list(groups.values())
 
 

@@ -28,6 +28,8 @@ from mirrordescent.methods import (
     ScheduledPrimalDual,
     Switch,
     TangentBound,
+    TautString,
+    TrendInteriorPoint,
     WithinRange,
 )
 from mirrordescent.methods.accelerated import AreaMixing, AreaWeight, DualWeight, Mixing
@@ -60,6 +62,7 @@ from mirrordescent.problems import (
     Counts,
     EntropicTransport,
     Fourier,
+    GridTV,
     Haar,
     LearnedRidges,
     LeastSquares,
@@ -77,11 +80,14 @@ from mirrordescent.problems import (
     Sampling,
     SparseMatrix,
     SquaredError,
+    Trend,
+    TrendFiltering,
     TVDenoising,
     TVInpainting,
     gaussian_kernel,
     radial_mask,
 )
+from mirrordescent.problems.grid_tv import WindowTV
 from mirrordescent.problems.network_training import Initialisation
 from mirrordescent.restore.noise_network import NoiseNetwork
 from mirrordescent.schedules import (
@@ -154,6 +160,10 @@ PROBLEMS = {
     "least squares": lambda: LeastSquares(random(5, 3), random(2, 5)),
     "least squares on a simplex": lambda: LeastSquares(random(2, 5, 3), random(5), Simplex()),
     "logistic regression": lambda: LogisticRegression(random(7, 3) - 0.5, labels(), ridge=0.1),
+    "signal": lambda: GridTV(random(2, 3, 9), 0.1 + random(2), 0.7, axis_weights=(1.5,)),
+    "volume": lambda: GridTV(random(2, 1, 3, 4, 5), 0.3, isotropic=True, huber=0.1),
+    "window": lambda: WindowTV(random(2, 1, 4, 5), 0.3, held=(True, False)),
+    "trend": lambda: TrendFiltering(random(2, 3, 9), 0.1 + random(2), 0.7, axis_weights=(1.5,)),
     "program": lambda: md.QP(
         torch.eye(2), torch.ones(2, 2), torch.eye(2), torch.zeros(2), torch.ones(2), 2.0
     ),
@@ -230,6 +240,8 @@ METHODS = {  # with the problems they are tried on
     ),
     "DualFISTA": (md.DualFISTA, PICTURES),
     "LPD": (lambda: learned(md.LPD()), PICTURES),
+    "TautString": (TautString, "signal"),
+    "TrendInteriorPoint": (TrendInteriorPoint, "trend"),
     "Averaged": (lambda: md.Averaged(GD(0.1)), BOWLS),
     "Certified": (lambda: md.Certified(GD(0.1)), PICTURES),
     "RidgeMomentum": (lambda: RidgeMomentum(Prefix([0.5, 0.2], "last"), 0.3), BOWLS),
@@ -267,6 +279,8 @@ TERMS = {
     "total variation": lambda: TV(0.1 + random(2), isotropic=True, huber=0.1),
     "coupled": lambda: TV(0.3, coupled=True),
     "roughness": lambda: Roughness(0.3),
+    "weighted axes": lambda: TV(0.3, axis_weights=(0.5, 2.0)),
+    "trend": lambda: Trend(0.3, axis_weights=(0.5, 2.0)),
     "l1": lambda: L1(0.1 + random(2), Haar(1), coupled=True),
     "ridge": lambda: Ridge(0.2),
     "anchor": lambda: Anchor(0.2, random(2, 2, 6, 6)),
@@ -412,6 +426,8 @@ def test_methods(make, name, tmp_path):
 
 # what others subclass, what holds code of users, what theory and optimisers make for themselves
 UNSTORED = {
+    "GridDenoising",
+    "SignalMethod",
     "DifferenceTerm",
     "Domain",
     "Fit",

@@ -146,7 +146,7 @@ def test_a_subclass_can_register_a_run(monkeypatch):
 
         return run
 
-    monkeypatch.setitem(RUNNERS, Registered, None)  # so that the registry is restored
+    monkeypatch.setitem(RUNNERS, Registered, [])  # so that the registry is restored
     runner(Registered)(factory)
     md.solve(picture(), Registered(0.1), iterations=6, check_every=3, fused=True)
     assert taken == [3, 3]

@@ -19,6 +19,8 @@ COMPARISONS = (
     "tests/mirrors/test_matrix_kernels.py",
     "tests/mirrors/test_power_kernels.py",
     "tests/test_moment_kernels.py",
+    "tests/methods/test_signals.py",
+    "tests/problems/test_grid_tv.py",
     "tests/problems/test_holes.py",
     "tests/problems/test_features.py",
     "tests/problems/test_ridge_kernels.py",

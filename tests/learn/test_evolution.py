@@ -220,7 +220,7 @@ def test_runs_are_compiled_and_looks_are_the_same(monkeypatch):
     objective = Objective(every=(1, 4, 6), differentiation=Evolution(pairs=1))
     plain = objective.losses(method, draw, 8, 0, None, torch.Generator().manual_seed(0))
     monkeypatch.setattr(kernels, "available", lambda: True)
-    monkeypatch.setitem(RUNNERS, GD, factory)
+    monkeypatch.setitem(RUNNERS, GD, [factory])
     compiled = objective.losses(method, draw, 8, 0, None, torch.Generator().manual_seed(0))
     assert asked == [1, 3, 2, 2] * 2
     torch.testing.assert_close(compiled, plain)

@@ -8,10 +8,12 @@ import torch
 from mirrordescent import (
     SVM,
     EntropicTransport,
+    GridTV,
     LeastSquares,
     LogisticRegression,
     MatrixGame,
     Quadratic,
+    TrendFiltering,
     TVDenoising,
     TVInpainting,
 )
@@ -50,6 +52,10 @@ def problems():
             random(2, 1, 6, 5), random(2, 1, 6, 5) > -1, weight=0.3
         ),
         "deblurring": TVInpainting(random(2, 3, 6, 5), mask, operator=blur, scale=2.0),
+        "signals": GridTV(random(2, 2, 9), 0.3, axis_weights=(1.5,), huber=0.1),
+        "volumes": GridTV(random(2, 2, 3, 4, 5), 0.3, axis_weights=(0.5, 1, 2), isotropic=True),
+        "four axes": GridTV(random(1, 1, 2, 3, 2, 3), coupled=True),
+        "trends": TrendFiltering(random(2, 1, 4, 6), 0.3, axis_weights=(0.5, 1)),
         "one row": TVDenoising(random(1, 1, 1, 5)),
         "one pixel": TVDenoising(random(1, 1, 1, 1)),
     }

@@ -241,7 +241,7 @@ def test_a_huge_weight_is_certified_by_its_own_measure():
 
 
 def test_poisson_against_a_dense_solve():
-    r = random(2, 5, 4)
+    r = random(2, 1, 5, 4)
     r = r - r.mean((-2, -1), keepdim=True)
     phi = solve_poisson(r)
     torch.testing.assert_close(add_adjoint(torch.zeros_like(r), differences(phi)), r)

@@ -89,6 +89,15 @@ PROBLEMS = {
     ),
     "ridge": lambda: Composite(SquaredError(data(2, 6, seed=1), Matrix(data(6, 9))), [Ridge(0.3)]),
     "roughness": lambda: Composite(SquaredError(SQUARE, Blur(KERNEL)), [Roughness(0.1)]),
+    "a volume": lambda: md.GridTV(
+        data(2, 1, 3, 4, 5), 0.3, axis_weights=(0.5, 1, 2), isotropic=True, huber=0.05
+    ),
+    "signals": lambda: md.GridTV(data(2, 2, 9), 0.3, coupled=True),
+    "a masked volume": lambda: Composite(
+        SquaredError(data(2, 1, 3, 4, 5), mask=data(3, 4, 5, seed=3) > -0.5),
+        [TV(0.3, axis_weights=(0.5, 1, 2))],
+    ),
+    "trends": lambda: md.TrendFiltering(data(2, 1, 4, 7), 0.3, axis_weights=(1, 0.5)),
     "non-negative fit": lambda: Composite(
         SquaredError(data(2, 6, seed=1).abs() + 1, Matrix(data(6, 4).abs())), [PositiveOrthant()]
     ),

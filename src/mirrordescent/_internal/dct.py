@@ -1,6 +1,7 @@
 """The orthonormal discrete cosine transform (DCT-II) of images, and the Poisson equation."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -65,16 +66,36 @@ def low_lengths(height: int, width: int, cutoff: float) -> Tensor:
     return (rows[:, None].square() + columns.square()).sqrt()
 
 
-def solve_poisson(r: Tensor) -> Tensor:
-    """Solve DᵀDφ = r for images r (…, height, width) of mean 0; D are the forward differences.
+def solve_poisson(r: Tensor, axis_weights: Sequence[float] = (1.0, 1.0)) -> Tensor:
+    """Solve DᵀDφ = r on grids of mean 0; D are the weighted forward differences.
 
-    The DCT-II diagonalises DᵀD, with the eigenvalues 4 sin²(πi/2H) + 4 sin²(πj/2W).
+    The DCT-II diagonalises DᵀD, with the eigenvalues Σₖ 4wₖ² sin²(πiₖ/2nₖ).
+
+    Args:
+        r: Right-hand sides, (…, n₁, …, n_d); the last d dimensions are the grid.
+        axis_weights: Weights w of the differences along the d axes.
     """
-    height, width = r.shape[-2:]
-    rows = dct(height, height, r.dtype, r.device)
-    columns = dct(width, width, r.dtype, r.device)
-    row_angles = torch.arange(height, dtype=r.dtype, device=r.device) * (math.pi / (2 * height))
-    column_angles = torch.arange(width, dtype=r.dtype, device=r.device) * (math.pi / (2 * width))
-    eigenvalues = 4 * row_angles.sin().square().unsqueeze(1) + 4 * column_angles.sin().square()
-    eigenvalues[0, 0] = torch.inf  # removes constants, which are the null space
-    return rows.mT @ ((rows @ r @ columns.mT) / eigenvalues) @ columns
+    axes = len(axis_weights)
+    out = r
+    eigenvalues = r.new_zeros(())
+    for dimension, weight in zip(range(-axes, 0), axis_weights, strict=True):
+        n = r.shape[dimension]
+        out = _along(dct(n, n, r.dtype, r.device), out, dimension)
+        angles = torch.arange(n, dtype=r.dtype, device=r.device) * (math.pi / (2 * n))
+        line = 4 * weight**2 * angles.sin().square()
+        eigenvalues = eigenvalues.unsqueeze(-1) + line
+    eigenvalues.view(-1)[0] = torch.inf  # removes constants, which are the null space
+    out = out / eigenvalues
+    for dimension in range(-axes, 0):
+        n = r.shape[dimension]
+        out = _along(dct(n, n, r.dtype, r.device).mT, out, dimension)
+    return out
+
+
+def _along(matrix: Tensor, x: Tensor, dimension: int) -> Tensor:
+    """Multiply the vectors along a dimension by a matrix."""
+    if dimension == -1:
+        return x @ matrix.mT
+    if dimension == -2:
+        return matrix @ x
+    return (x.movedim(dimension, -1) @ matrix.mT).movedim(-1, dimension)

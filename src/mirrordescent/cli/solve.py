@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -244,6 +244,68 @@ def upsample(
     if factor < 2:
         raise ValueError(f"--factor must be at least 2, got {factor}")
     return _restore("upsample", options, writing, degradation=Degradation(factor=factor))
+
+
+@app.command
+@join_argument_lines
+def array(
+    file: Positional[Path],
+    weight: float,
+    spacing: Annotated[
+        tuple[float, ...], tyro.conf.arg(metavar="D [D ...]", help_behavior_hint="")
+    ] = (),
+    memory: str = "1GB",
+    tolerance: float = 1e-3,
+    out: Folder = Path("out/solve"),
+    quiet: Quiet = False,
+    json: AsJSON = False,
+) -> int:
+    """Remove noise from an image or a volume that is larger than memory.
+
+    The array is solved in windows by total variation, and one gap is proven for the whole array.
+    The result is OUT/NAME.npy, or OUT/NAME.zarr. The folder OUT/NAME.work keeps the dual variables,
+    from which an interrupted command continues. It can be removed afterwards. The exit code is 1 if
+    the gap was not proven.
+
+    For example:
+
+        mirrordescent solve array scan.npy --weight 0.1 --memory 512MB
+        mirrordescent solve array stack.tif --weight 20 --spacing 2.5 1 1
+        mirrordescent solve array volume.zarr --weight 0.1 --out /data/clean
+
+    Args:
+        file: Array with two or three axes: a file .npy, a folder .zarr, or a TIFF file with pages.
+        weight: Weight λ of the total variation, in the units of the array.
+        spacing: Distance of neighbours along each axis; 1 by default.
+        memory: Memory of a window, besides about 300 MB of Python and PyTorch.
+        tolerance: Relative gap to the optimum that must be proven.
+        out: Folder for the result.
+    """
+    from mirrordescent.cli.output import progress, show
+    from mirrordescent.restore.array_files import bytes_of, create_array, open_array
+    from mirrordescent.restore.large_arrays import denoise_large
+
+    given = open_array(file)
+    _require_writable(out)
+    target = out / f"{file.stem}{'.zarr' if file.suffix == '.zarr' else '.npy'}"
+    if target.resolve() == file.resolve():
+        raise ValueError(f"the result would overwrite {file}: give another folder with --out")
+    result = denoise_large(
+        given,
+        create_array(target, tuple(given.shape), given),
+        out / f"{file.stem}.work",
+        weight=weight,
+        memory=bytes_of(memory),
+        axis_weights=[1 / distance for distance in spacing] or None,
+        gap=tolerance,
+        progress=progress(quiet),
+    )
+    lines = [
+        f"{target}: {result.windows} windows, {result.sweeps} sweeps",
+        f"value {result.value:.6g}, proven to be within {result.gap:.2g} of the optimum",
+    ]
+    show({"array": str(target), **asdict(result)}, lines, json)
+    return 0 if result.converged else 1
 
 
 @app.command

@@ -11,6 +11,7 @@ A run takes many steps of a method on a problem without building an autograd gra
         ...
         return run  # or None, if there is no fast run for this problem
 
+Several factories may be registered for one class, each for other problems; the first run is taken.
 Factories are found by exact type. A subclass may change the mathematics, so it never gets the fast
 run of its parent unless it is registered itself.
 """
@@ -30,7 +31,7 @@ Run: TypeAlias = Callable[[S, int], S]
 RunFactory: TypeAlias = Callable[[Any, Problem, Oracle], Run[Any] | None]
 """A function of a method, a problem and an oracle. It returns a run, or None if there is none."""
 
-RUNNERS: dict[type, RunFactory] = {}
+RUNNERS: dict[type, list[RunFactory]] = {}
 """Factories by the exact type of the method."""
 
 
@@ -39,7 +40,7 @@ def runner(*types: type[Method[Any]]) -> Callable[[RunFactory], RunFactory]:
 
     def register(factory: RunFactory) -> RunFactory:
         for each in types:
-            RUNNERS[each] = factory
+            RUNNERS.setdefault(each, []).append(factory)
         return factory
 
     return register
@@ -50,7 +51,8 @@ def fast_run(method: Method[Any], problem: Problem, oracle: Oracle) -> Run[Any] 
 
     The runs use C kernels.
     """
-    factory = RUNNERS.get(type(method))
-    if factory is None:
-        return None
-    return factory(method, problem, oracle)
+    for factory in RUNNERS.get(type(method), ()):
+        run = factory(method, problem, oracle)
+        if run is not None:
+            return run
+    return None

@@ -10,6 +10,8 @@ from mirrordescent import kernels
 from mirrordescent.execution import (
     admm as admm,
     primal_dual as primal_dual,
+    signals as signals,
+    tv_grids as tv_grids,
     tv_images as tv_images,
     wrappers as wrappers,
 )

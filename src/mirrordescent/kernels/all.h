@@ -10,3 +10,5 @@
 #include "bounds.h"
 #include "matrices.h"
 #include "ridges.h"
+#include "grids.h"
+#include "series.h"

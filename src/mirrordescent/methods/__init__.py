@@ -39,6 +39,8 @@ from mirrordescent.methods.safeguarded import Safeguarded
 from mirrordescent.methods.scheduled import ScheduledPrimalDual
 from mirrordescent.methods.switch import Switch, proven, restarting_switch as restarting_switch
 from mirrordescent.methods.tangent_bound import TangentBound
+from mirrordescent.methods.taut_string import TautString
+from mirrordescent.methods.trend_interior_point import TrendInteriorPoint
 from mirrordescent.methods.within_range import OutOfRange as OutOfRange, WithinRange
 
 __all__ = [
@@ -75,6 +77,8 @@ __all__ = [
     "StatefulWrapper",
     "Switch",
     "TangentBound",
+    "TautString",
+    "TrendInteriorPoint",
     "WithinRange",
     "Wrapper",
     "proven",

@@ -8,6 +8,7 @@ from mirrordescent.problems.beam import ParallelBeam
 from mirrordescent.problems.composite import Composite
 from mirrordescent.problems.fits import Counts, SquaredError
 from mirrordescent.problems.games import MatrixGame
+from mirrordescent.problems.grid_tv import GridTV
 from mirrordescent.problems.learned_ridges import LearnedRidges
 from mirrordescent.problems.linear_models import SVM, LogisticRegression
 from mirrordescent.problems.network_training import NetworkTraining
@@ -31,6 +32,7 @@ from mirrordescent.problems.terms import L1, Ridge, Term
 from mirrordescent.problems.tomography import PoissonTomography
 from mirrordescent.problems.transforms import Fourier, Haar, radial_mask
 from mirrordescent.problems.transport import EntropicTransport
+from mirrordescent.problems.trends import Trend, TrendFiltering
 from mirrordescent.problems.tv import TVDenoising, TVInpainting
 from mirrordescent.problems.variation import TV, Roughness
 
@@ -49,6 +51,7 @@ __all__ = [
     "EntropicTransport",
     "Fourier",
     "Function",
+    "GridTV",
     "Haar",
     "LearnedRidges",
     "LeastSquares",
@@ -73,6 +76,8 @@ __all__ = [
     "TVDenoising",
     "TVInpainting",
     "Term",
+    "Trend",
+    "TrendFiltering",
     "as_operator",
     "gaussian_kernel",
     "motion_kernel",

@@ -207,7 +207,7 @@ def _feasible_point(
         term = terms[correcting]
         constants = None
         if not term.constants_in_range:
-            rest = residual(None).sum((-2, -1))
+            rest = residual(None).sum(tuple(range(2, x.ndim)))
             constants = _observed_constants(fit, x)
             v = fit.apply_mask(fit.satisfy_moments(v, constants, rest, one_sided))
         correction = term.solve_adjoint(residual(v), one_sided)
@@ -265,7 +265,7 @@ def _residual_cost(
     rest = 1.01 * term.deviation_bound(like, level)
     seen = fit.largest_observation(level.to(x)) + NORM_SLACK * fit.operator_norm * rest
     constant = torch.where(smallest > 0, seen / smallest.clamp(min=0).sqrt(), torch.inf)
-    cost = left * (constant * math.prod(x.shape[-2:]) ** 0.5 + rest)
+    cost = left * (constant * math.prod(x.shape[2:]) ** 0.5 + rest)
     return torch.where(left > 0, cost, 0.0)
 
 

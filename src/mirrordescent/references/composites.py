@@ -43,9 +43,11 @@ from mirrordescent.problems import (
     Sampling,
     SquaredError,
     Term,
+    Trend,
 )
 from mirrordescent.problems.fits import Fit
 from mirrordescent.problems.origin import user_definition
+from mirrordescent.problems.variation import DifferenceTerm
 from mirrordescent.references.dual_points import divergence, into_groups
 from mirrordescent.references.tangents import (
     EPS,
@@ -112,7 +114,7 @@ def composite_bound(problem: Composite, tensors: dict[str, Tensor]) -> Tensor | 
         tensors: Dual points of all terms and of the data, and a primal point.
     """
     terms = _terms(problem)
-    if not all(_is_known(term, (L1, Ridge, TV, Roughness), _OF_TERMS) for term in terms):
+    if not all(_is_known(term, (L1, Ridge, TV, Roughness, Trend), _OF_TERMS) for term in terms):
         return None
     zeros = _zeros(problem, len(tensors[POINT]))
     parts = [_term_bound(term, index, tensors, zeros) for index, term in enumerate(terms)]
@@ -173,9 +175,11 @@ def _term_bound(term: Term, index: int, tensors: dict[str, Tensor], zeros: Tenso
     if isinstance(term, L1):
         blocks = [_into_balls(blocks[0], weight, term.coupled)]
     elif isinstance(term, TV):
-        height = weight.reshape(-1, 1, 1, 1)
-        blocks = list(into_groups(blocks[0], blocks[1], height, term.isotropic, term.coupled))
+        height = per_sample(weight, blocks[0])
+        blocks = into_groups(blocks, height, term.isotropic, term.coupled)
         square = term.huber / 2
+    elif isinstance(term, Trend):
+        blocks = [_into_balls(block, weight, False) for block in blocks]
     else:
         square = 0.5
     size = zeros.new_zeros(len(zeros))
@@ -183,8 +187,11 @@ def _term_bound(term: Term, index: int, tensors: dict[str, Tensor], zeros: Tenso
         size = size + sum_per_sample(block.square())
     units = unit(sum(block[0].numel() for block in blocks))
     if isinstance(term, TV | Roughness):
-        adjoint = divergence(blocks[0], blocks[1])
-        error = 8 * EPS * math.sqrt(8) * size.sqrt()
+        adjoint = divergence(blocks, term.weights_of_axes)
+        error = (6 + 2 * len(blocks)) * EPS * _grid_norm(term) * size.sqrt()
+    elif isinstance(term, Trend):
+        adjoint = divergence(_divergences(blocks, zeros), term.weights_of_axes)
+        error = (12 + 4 * len(blocks)) * EPS * _grid_norm(term) * size.sqrt()
     elif isinstance(term, L1) and term.operator is not None:
         adjoint = _adjoint(term.operator, zeros, blocks[0])
         error = units * _norm_of(term.operator, zeros, term.norm) * size.sqrt()
@@ -193,6 +200,30 @@ def _term_bound(term: Term, index: int, tensors: dict[str, Tensor], zeros: Tenso
         error = torch.zeros_like(size)
     conjugate = square * size / weight * (1 + units)
     return _TermBound(blocks, adjoint, error, conjugate)
+
+
+def _grid_norm(term: DifferenceTerm) -> float:
+    """Return an upper bound on the norm of weighted first or second differences."""
+    square = 4 * sum(weight**2 for weight in term.weights_of_axes)
+    return math.sqrt(4 * square if isinstance(term, Trend) else square)
+
+
+def _divergences(blocks: Sequence[Tensor], like: Tensor) -> list[Tensor]:
+    """Return −Dᵀu along each axis, so that Dᵀ of the results is the adjoint of second differences.
+
+    Second differences along an axis are differences of differences: DDx = D'(Dx).
+    """
+    results = []
+    for axis, block in enumerate(blocks):
+        count = block.shape[2 + axis]
+        shape = list(like.shape)
+        shape[2 + axis] -= 1
+        out = like.new_zeros(shape)
+        if count:
+            out.narrow(2 + axis, 1, count).add_(block)
+            out.narrow(2 + axis, 0, count).sub_(block)
+        results.append(out)
+    return results
 
 
 def _into_balls(u: Tensor, weight: Tensor, coupled: bool) -> Tensor:
@@ -214,7 +245,18 @@ def _pairing(
     for term, part in zip(terms, parts, strict=True):
         images = [x]
         if isinstance(term, TV | Roughness):
-            images = [x[..., 1:, :] - x[..., :-1, :], x[..., 1:] - x[..., :-1]]
+            images = [
+                weight * x.diff(dim=2 + axis) for axis, weight in enumerate(term.weights_of_axes)
+            ]
+        elif isinstance(term, Trend):
+            images = []
+            for axis, (weight, u) in enumerate(zip(term.weights_of_axes, part.u, strict=True)):
+                first = weight * x.diff(dim=2 + axis)
+                count = u.shape[2 + axis]
+                images.append(first.diff(dim=2 + axis) if count else u)
+                size = first.narrow(2 + axis, 0, count).abs()
+                size = size + first.narrow(2 + axis, first.shape[2 + axis] - count, count).abs()
+                error = error + 4 * EPS * sum_per_sample(u.abs() * size)
         elif isinstance(term, L1) and term.operator is not None:
             images = [term.operator.A(x)]
             size = _norm_of(term.operator, x, term.norm) * norm(x) * norm(part.u[0])
@@ -400,15 +442,18 @@ def _largest_minimiser(
         elif isinstance(term, Ridge):
             largest = (2 * level / weight).sqrt()
         else:
+            if isinstance(term, Trend):  # does not see linear points
+                continue
             if isinstance(term, TV):
-                groups = 2 * like[0].numel()
+                groups = (like.ndim - 2) * like[0].numel()
                 variation = level / weight + groups * term.huber / 2
             else:
                 variation = (2 * level / weight).sqrt()
-            side = max(like.shape[-2:])
+            side = max(like.shape[2:])
+            least = min(cast(DifferenceTerm, term).weights_of_axes)
             deviation = torch.zeros_like(level)
             if side > 1:
-                deviation = variation / (2 * math.sin(math.pi / (2 * side)))
+                deviation = variation / (2 * least * math.sin(math.pi / (2 * side)))
             largest = deviation + _largest_mean(fit, level, deviation, like)
         best = torch.fmin(best, largest)
     return best * (1 + 1e-6)
@@ -420,7 +465,7 @@ def _largest_mean(fit: Fit, level: Tensor, deviation: Tensor, like: Tensor) -> T
     ‖ZAc‖ ≤ ‖ZAx‖ + ‖ZA‖‖x − c‖ for the means c, and ‖ZAc‖ ≥ σ‖c‖.
     """
     columns = []
-    pixels = math.prod(like.shape[-2:])
+    pixels = math.prod(like.shape[2:])
     for channel in range(like.shape[1]):
         constant = torch.zeros_like(like)
         constant[:, channel] = 1 / math.sqrt(pixels)

@@ -5,6 +5,8 @@ These are second implementations, for the verification of certificates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -88,9 +90,9 @@ def total_variation_bound(problem: TVInpainting, u: dict[str, Tensor]) -> Tensor
     weight = torch.as_tensor(problem.weight, dtype=y.dtype, device=y.device).reshape(-1, 1, 1, 1)
     height = scale * weight
     down, along = into_groups(
-        u["vertical"], u["horizontal"], height, problem.isotropic, problem.coupled
+        [u["vertical"], u["horizontal"]], height, problem.isotropic, problem.coupled
     )
-    w = divergence(down, along)
+    w = divergence([down, along])
     # Pixels move by t = x − y. Σw = 0, so that x − low may replace x in ⟨w, x⟩. In this form no
     # difference is smaller than the rounding error of a bright pixel.
     t = torch.minimum(torch.maximum(-w / (2 * scale), low - y), high - y)
@@ -109,34 +111,44 @@ def total_variation_bound(problem: TVInpainting, u: dict[str, Tensor]) -> Tensor
 
 
 def into_groups(
-    down: Tensor, along: Tensor, height: Tensor, isotropic: bool, coupled: bool
-) -> tuple[Tensor, Tensor]:
-    """Scale every group of a dual point into the ball of radius ``height``."""
-    batch, channels = down.shape[:2]
-    rows = down.shape[2] + 1
-    columns = along.shape[3] + 1
-    squares_down = down.new_zeros(batch, channels, rows, columns)
-    squares_along = torch.zeros_like(squares_down)
-    squares_down[..., :-1, :] = down.square()
-    squares_along[..., :-1] = along.square()
-    if coupled:
-        squares_down = squares_down.sum(1, keepdim=True).expand_as(squares_down)
-        squares_along = squares_along.sum(1, keepdim=True).expand_as(squares_along)
+    blocks: Sequence[Tensor], height: Tensor, isotropic: bool, coupled: bool
+) -> list[Tensor]:
+    """Scale every group of a dual point into the ball of radius ``height``.
+
+    Args:
+        blocks: Blocks of the axes of a grid, (batch, channels, …) each.
+        height: Radius, which broadcasts to the blocks.
+        isotropic: Whether the differences of a point are one group.
+        coupled: Whether the channels are one group.
+    """
+    axes = len(blocks)
+    squares = []
+    for axis, block in enumerate(blocks):
+        shape = list(block.shape)
+        shape[2 + axis] += 1
+        padded = block.new_zeros(shape)
+        padded.narrow(2 + axis, 0, block.shape[2 + axis]).copy_(block.square())
+        if coupled:
+            padded = padded.sum(1, keepdim=True).expand_as(padded)
+        squares.append(padded)
     if isotropic:
-        squares_down = squares_down + squares_along
-        squares_along = squares_down
-    limit = height * (1 - 16 * EPS)
-    factor_down = (limit / squares_down.sqrt().clamp(min=1e-300)).clamp(max=1)
-    factor_along = (limit / squares_along.sqrt().clamp(min=1e-300)).clamp(max=1)
-    return down * factor_down[..., :-1, :], along * factor_along[..., :-1]
+        squares = [torch.stack(squares).sum(0)] * axes
+    limit = height * (1 - (16 + axes * blocks[0].shape[1]) * EPS)
+    scaled = []
+    for axis, (block, square) in enumerate(zip(blocks, squares, strict=True)):
+        factor = (limit / square.sqrt().clamp(min=1e-300)).clamp(max=1)
+        scaled.append(block * factor.narrow(2 + axis, 0, block.shape[2 + axis]))
+    return scaled
 
 
-def divergence(down: Tensor, along: Tensor) -> Tensor:
-    """Dᵀu for the differences ``down`` the columns and ``along`` the rows."""
-    batch, channels = down.shape[:2]
-    w = down.new_zeros(batch, channels, down.shape[2] + 1, along.shape[3] + 1)
-    w[..., 1:, :] += down
-    w[..., :-1, :] -= down
-    w[..., 1:] += along
-    w[..., :-1] -= along
+def divergence(blocks: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """Dᵀu for the blocks u of the axes of a grid, with a weight for every axis."""
+    shape = list(blocks[0].shape)
+    shape[2] += 1
+    w = blocks[0].new_zeros(shape)
+    for axis, block in enumerate(blocks):
+        scaled = block if weights is None else weights[axis] * block
+        count = block.shape[2 + axis]
+        w.narrow(2 + axis, 1, count).add_(scaled)
+        w.narrow(2 + axis, 0, count).sub_(scaled)
     return w

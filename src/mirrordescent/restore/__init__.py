@@ -5,7 +5,9 @@ A restored photograph is written in the format of the original, with its metadat
 
 from mirrordescent._internal.deprecation import renamed_attributes
 from mirrordescent.restore.calls import RestorationResult, deblur, denoise, inpaint, upsample
+from mirrordescent.restore.grid_arrays import GridDenoisingResult, denoise_grids
 from mirrordescent.restore.images import RestoredImage
+from mirrordescent.restore.large_arrays import LargeResult, TiffPages, denoise_large
 from mirrordescent.restore.memory import (
     available_memory as available_memory,
     needed_memory as needed_memory,
@@ -21,13 +23,18 @@ from mirrordescent.restore.planning import (
 from mirrordescent.restore.weight import WeightChoice as WeightChoice, choose_weight
 
 __all__ = [
+    "GridDenoisingResult",
+    "LargeResult",
     "Photo",
     "RestorationResult",
     "Restored",
     "RestoredImage",
+    "TiffPages",
     "choose_weight",
     "deblur",
     "denoise",
+    "denoise_grids",
+    "denoise_large",
     "estimate_noise",
     "inpaint",
     "read_photo",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from mirrordescent.restore.deciding import require_prior
 from mirrordescent.restore.degradation import Degradation, as_kernel
+from mirrordescent.restore.grid_arrays import denoise_grids
 from mirrordescent.restore.image_kinds import AnyImage, mask_of_any, pixels_of_any
 from mirrordescent.restore.images import RestoredImage, restore_images
 from mirrordescent.restore.masks import White
@@ -69,6 +71,8 @@ def denoise(
     weight: float | None = ...,
     prior: PriorLike = ...,
     gap: float | None = ...,
+    axes: int | Sequence[int] | None = ...,
+    spacing: Sequence[float] | None = ...,
     return_result: Literal[False] = ...,
 ) -> Kind: ...
 
@@ -82,6 +86,8 @@ def denoise(
     weight: float | None = ...,
     prior: PriorLike = ...,
     gap: float | None = ...,
+    axes: int | Sequence[int] | None = ...,
+    spacing: Sequence[float] | None = ...,
     return_result: Literal[True],
 ) -> RestorationResult: ...
 
@@ -94,9 +100,14 @@ def denoise(
     weight: float | None = None,
     prior: PriorLike = "auto",
     gap: float | None = None,
+    axes: int | Sequence[int] | None = None,
+    spacing: Sequence[float] | None = None,
     return_result: bool = False,
 ) -> Any:
     """Remove noise from an image, as ``mirrordescent solve denoise`` does.
+
+    With ``axes``, remove noise from signals, volumes or video by total variation over these axes,
+    in the units of the array; see :func:`~mirrordescent.restore.denoise_grids`.
 
     Args:
         image: NumPy array (height, width) or (height, width, channels); tensor (channels, height,
@@ -112,8 +123,13 @@ def denoise(
             inpainting for colour images only, and in deblurring for colour images with noise up to
             3 %.
         gap: Relative gap to the minimum of the objective that must be proven.
+        axes: Axes of signals (one), images (two), volumes or video (three); other axes are a
+            batch. With axes, ``noise`` is in the units of the array, and ``prior`` is total
+            variation.
+        spacing: Distances of neighbours along the axes, for ``axes``; 1 by default. In video, a
+            larger distance in time blends frames less.
         return_result: Whether to return a :class:`RestorationResult` with the noise, the weight,
-            the gap and the status beside the image.
+            the gap and the status beside the image. With axes, ``restore.denoise_grids`` does.
 
     Returns:
         An image of the same kind, shape and type. Pillow images keep EXIF data and colour profile
@@ -124,7 +140,26 @@ def denoise(
     >>> noisy = 0.5 + 0.1 * np.random.default_rng(0).standard_normal((64, 64))
     >>> bool(md.denoise(noisy).std() < 0.03)
     True
+    >>> steps = np.repeat([0.0, 1.0], 50) + 0.1 * np.random.default_rng(0).standard_normal(100)
+    >>> len(np.unique(md.denoise(steps, axes=0, noise=0.1).round(6))) < 10
+    True
     """
+    if axes is not None:
+        if prior not in ("auto", "tv"):
+            raise ValueError(f"axes need total variation, prior='tv'; got {prior!r}")
+        if return_result:
+            raise ValueError("return_result is for images; with axes, call restore.denoise_grids")
+        return denoise_grids(
+            image,
+            axes,
+            spacing=spacing,
+            noise=noise,
+            strength=strength,
+            weight=weight,
+            gap=gap,
+        ).array
+    if spacing is not None:
+        raise ValueError("spacing needs axes")
     request = Request("denoise", prior, noise, strength, weight)
     return _restore(image, None, request, gap, return_result)
 
