@@ -1,94 +1,130 @@
 /* Primal-dual methods on total-variation problems: one step on one row, and many steps on many images. */
 
 /* Arguments of the steps. numbers has COLUMNS_PD for every sample and step, and repeats after period steps. If the
-   iterates x, v and h are relaxed, to_x, to_v and to_h get the points of the last step; else they are null. move is the
-   last change of x, or null if there is no momentum. */
+   iterates x, v and h are relaxed, to_x, to_v and to_h get the points of the last step; else they are null. moves tells
+   whether there is momentum. */
 typedef struct {
     int64_t channels, coupled, height, width, masks, planes, samples, period, steps;
-    REAL *x, *v, *h, *to_x, *to_v, *to_h, *move;
-    const REAL *y, *mask, *low, *high;
+    REAL *to_x, *to_v, *to_h;
+    const REAL *y, *mask, *ones, *low, *high;
     const double *numbers;
-    int groups;
+    int groups, moves;
 } NAME(pd_work);
 
 #ifndef COLUMNS_PD
 #define COLUMNS_PD 10 /* tau, pull, shift, sigma, bound, side, shrink, relaxation, ahead, momentum */
+enum { PD_X, PD_V, PD_H, PD_MOVE };
+#define RELAXED 1 /* the iterates are relaxed */
+#define KEPT 2    /* the points before the relaxation are stored */
+
+/* Call a function whose last argument is a set of flags, which is constant for the compiler. */
+#define WITH_CONSTANT_FLAGS(flags, function, ...)                            \
+    do {                                                                     \
+        if ((flags) == 0) function(__VA_ARGS__, 0);                          \
+        else if ((flags) == RELAXED) function(__VA_ARGS__, RELAXED);         \
+        else function(__VA_ARGS__, RELAXED | KEPT);                          \
+    } while (0)
 #endif
 
-/* Relax a row, x += rho (to - x), and copy to to last unless that is null. */
-static void NAME(relax_row)(int64_t width, REAL rho, REAL *x, const REAL *to, REAL *last) {
-    EACH(j, 0, width) x[j] += rho * (to[j] - x[j]);
-    if (last) EACH(j, 0, width) last[j] = to[j];
+/* The numbers of a step on a plane. more is the relaxation - 1. */
+typedef struct {
+    REAL tau, pull, shift, sigma, bound, side, shrink, more, ahead, momentum, low, high;
+} NAME(pd_numbers);
+
+/* Relax an iterate towards a point, and store the point. */
+static inline __attribute__((always_inline)) void NAME(relax)(REAL *x, REAL point, REAL more, REAL *to, int flags) {
+    *x = flags & RELAXED ? point + more * (point - *x) : point;
+    if (flags & KEPT) *to = point;
 }
 
-/* One row of w = D^T u, plus pull/tau m (x - y) if that is requested. */
-static void NAME(adjoint_row)(const NAME(pd_work) *w, int64_t plane, int64_t row, const REAL *mask, REAL fidelity,
-                              REAL *g) {
-    int64_t width = w->width, height = w->height;
-    const REAL *v = w->v + plane * (height - 1) * width, *h = w->h + (plane * height + row) * (width - 1);
-    const REAL *up = v + (row > 0 ? (row - 1) * width : 0), *down = v + row * width;
-    REAL from = row > 0, to = row + 1 < height; /* no flux through the border */
-    if (!from) up = down;
-    if (!to) down = up;
-    if (height == 1)
-        EACH(j, 0, width) g[j] = 0;
-    else
-        EACH(j, 0, width) g[j] = from * up[j] - to * down[j];
-    EACH(j, 0, width - 1) g[j] -= h[j];
-    EACH(j, 1, width) g[j] += h[j - 1];
-    if (fidelity != 0) {
-        const REAL *x = w->x + (plane * height + row) * width, *y = w->y + (plane * height + row) * width;
-        if (mask)
-            EACH(j, 0, width) g[j] += fidelity * mask[row * width + j] * (x[j] - y[j]);
-        else
-            EACH(j, 0, width) g[j] += fidelity * (x[j] - y[j]);
+/* Move x to a point, and store the change and the point ahead of it. */
+static inline __attribute__((always_inline)) void NAME(advance)(REAL *x, REAL point, const NAME(pd_numbers) *n, REAL *ahead,
+                                                                REAL *move, int moves, REAL *to, int flags) {
+    REAL before = *x;
+    *ahead = point + n->ahead * (point - before);
+    NAME(relax)(x, point, n->more, to, flags);
+    if (moves) *move = *x - before;
+}
+
+/* One row of x' without a stencil. */
+static inline __attribute__((always_inline)) void NAME(proximal_row)(int64_t whole, const NAME(pd_numbers) *n, REAL *x,
+                                                                     const REAL *up, const REAL *v, const REAL *h,
+                                                                     const REAL *y, const REAL *mask, REAL *ahead,
+                                                                     REAL *move, REAL *to, int moves, int flags) {
+    REAL tau = n->tau, pull = n->pull, shift = n->shift, low = n->low, high = n->high, momentum = n->momentum;
+    REAL data_momentum = shift != 0 ? momentum : 0;
+    NAME(pd_numbers) numbers = *n;
+    VECTORS(j, whole) {
+        REAL w = up[j] - v[j] + (h[j - 1] - h[j]), base = x[j], centre = x[j];
+        if (moves) {
+            base += momentum * move[j];
+            centre += data_momentum * move[j];
+        }
+        REAL point = base - tau * w + pull * mask[j] * (y[j] - centre + shift * w);
+        point = point < low ? low : point > high ? high : point;
+        NAME(advance)(x + j, point, &numbers, ahead + j, move + j, moves, to + j, flags);
     }
 }
 
-/* One row of u' for all channels of an image: u + sigma D(ahead), shrunk, projected and relaxed. next is the next row or
-   null. */
-static void NAME(dual_rows)(const NAME(pd_work) *w, int64_t first, int64_t step, int64_t row, const double *n, const REAL *ahead,
-                            const REAL *next, int64_t stride, REAL *down, REAL *along, REAL *length) {
-    int64_t width = w->width, height = w->height;
-    REAL sigma = (REAL)n[3], shrink = (REAL)n[6], rho = (REAL)n[7];
-    REAL bound = (REAL)n[4];
-    int relaxed = w->to_x != NULL, last = step + 1 == w->steps;
-    for (int64_t i = 0; i < w->coupled; i++) {
-        const REAL *a = ahead + i * stride, *b = next + (next ? i * stride : 0);
-        REAL *v = w->v + ((first + i) * (height - 1) + row) * width, *h = w->h + ((first + i) * height + row) * (width - 1);
-        REAL *d = down + i * stride, *l = along + i * stride;
-        if (!w->groups && !relaxed) {
-            if (next) EACH(j, 0, width) v[j] = NAME(clip)(shrink * (v[j] + sigma * (b[j] - a[j])), bound);
-            EACH(j, 0, width - 1) h[j] = NAME(clip)(shrink * (h[j] + sigma * (a[j + 1] - a[j])), bound);
-            continue;
-        }
-        if (next)
-            EACH(j, 0, width) d[j] = shrink * (v[j] + sigma * (b[j] - a[j]));
-        else
-            EACH(j, 0, width) d[j] = 0;
-        EACH(j, 0, width - 1) l[j] = shrink * (h[j] + sigma * (a[j + 1] - a[j]));
-        l[width - 1] = 0;
+/* One row of g = w + pull/tau m (x - y), filtered along the row. */
+static void NAME(smooth_row)(int64_t whole, int64_t width, REAL fidelity, REAL side, const REAL *x, const REAL *up,
+                             const REAL *v, const REAL *h, const REAL *y, const REAL *mask, REAL *g, REAL *filtered) {
+    VECTORS(j, whole) g[j] = up[j] - v[j] + (h[j - 1] - h[j]) + fidelity * mask[j] * (x[j] - y[j]);
+    NAME(filter_row)(whole, width, side, g, filtered);
+}
+
+/* One row of x' with a stencil, from filtered rows of g. */
+static inline __attribute__((always_inline)) void NAME(preconditioned_row)(int64_t whole, const NAME(pd_numbers) *n, REAL *x,
+                                                                           const REAL *up, const REAL *here,
+                                                                           const REAL *below, REAL *ahead, REAL *move,
+                                                                           REAL *to, int moves, int flags) {
+    REAL tau = n->tau, side = n->side, momentum = n->momentum;
+    NAME(pd_numbers) numbers = *n;
+    VECTORS(j, whole) {
+        REAL base = moves ? x[j] + momentum * move[j] : x[j];
+        REAL point = base - tau * (here[j] + side * (up[j] - 2 * here[j] + below[j]));
+        NAME(advance)(x + j, point, &numbers, ahead + j, move + j, moves, to + j, flags);
     }
-    if (!w->groups && !relaxed) return;
-    if (w->groups)
-        NAME(limit)(down, along, w->coupled, stride, width, bound, w->groups, length);
-    else
-        EACH(j, 0, width) {
-            down[j] = NAME(clip)(down[j], bound);
-            along[j] = NAME(clip)(along[j], bound);
-        }
-    for (int64_t i = 0; i < w->coupled; i++) {
-        int64_t at_v = ((first + i) * (height - 1) + row) * width, at_h = ((first + i) * height + row) * (width - 1);
-        REAL *v = w->v + at_v, *h = w->h + at_h;
-        const REAL *d = down + i * stride, *l = along + i * stride;
-        if (relaxed) {
-            if (next) NAME(relax_row)(width, rho, v, d, last ? w->to_v + at_v : NULL);
-            NAME(relax_row)(width - 1, rho, h, l, last ? w->to_h + at_h : NULL);
-            continue;
-        }
-        if (next) EACH(j, 0, width) v[j] = d[j];
-        EACH(j, 0, width - 1) h[j] = l[j];
+}
+
+/* One row of u' whose entries are clipped one by one. a is ahead, b the row below it. */
+static inline __attribute__((always_inline)) void NAME(clipped_dual)(int64_t whole, const NAME(pd_numbers) *n, const REAL *a,
+                                                                     const REAL *b, REAL *v, REAL *h, REAL *to_v,
+                                                                     REAL *to_h, int flags) {
+    REAL sigma = n->sigma, bound = n->bound, shrink = n->shrink, more = n->more;
+    VECTORS(j, whole) {
+        REAL down = NAME(clip)(shrink * (v[j] + sigma * (b[j] - a[j])), bound);
+        REAL along = NAME(clip)(shrink * (h[j] + sigma * (a[j + 1] - a[j])), bound);
+        NAME(relax)(v + j, down, more, to_v + j, flags);
+        NAME(relax)(h + j, along, more, to_h + j, flags);
     }
+}
+
+/* One row of shrink (u + sigma D(ahead)). */
+static void NAME(ascent_row)(int64_t whole, const NAME(pd_numbers) *n, const REAL *a, const REAL *b, const REAL *v,
+                             const REAL *h, REAL *down, REAL *along) {
+    REAL sigma = n->sigma, shrink = n->shrink;
+    VECTORS(j, whole) {
+        down[j] = shrink * (v[j] + sigma * (b[j] - a[j]));
+        along[j] = shrink * (h[j] + sigma * (a[j + 1] - a[j]));
+    }
+}
+
+/* One row of u', from such a row and the factors of its groups. */
+static inline __attribute__((always_inline)) void NAME(grouped_dual)(int64_t whole, const NAME(pd_numbers) *n, const REAL *down,
+                                                                     const REAL *along, const REAL *down_factor,
+                                                                     const REAL *along_factor, REAL *v, REAL *h, REAL *to_v,
+                                                                     REAL *to_h, int flags) {
+    REAL more = n->more;
+    VECTORS(j, whole) {
+        NAME(relax)(v + j, down[j] * down_factor[j], more, to_v + j, flags);
+        NAME(relax)(h + j, along[j] * along_factor[j], more, to_h + j, flags);
+    }
+}
+
+/* Copy a row of points to an array of planes of this size, if it has such a row. */
+static void NAME(keep_row)(const REAL *from, REAL *to, int64_t plane, int64_t height, int64_t row, int64_t width) {
+    if (row < height) memcpy(to + (plane * height + row) * width, from, (size_t)width * sizeof(REAL));
 }
 
 /* With D the differences down the columns (v) and along the rows (h), u = (v, h), w = D^T u and m the mask:
@@ -97,63 +133,75 @@ static void NAME(dual_rows)(const NAME(pd_work) *w, int64_t first, int64_t step,
      x' = b - tau S(w + pull/tau m (x - y)),                           S the stencil (side, 1 - 2 side, side), else;
      u' = limit(shrink (u + sigma D(x' + ahead (x' - x)))).
    x' is clipped to [low, high] of its plane, or not clipped if low and high are null. Then x += relaxation (x' - x) and
-   u += relaxation (u' - u), and move is the change of x. */
-static void NAME(pd_row)(const void *work, char *scratch, int64_t image, int64_t step, int64_t row) {
+   u += relaxation (u' - u), and move is the change of x. With a stencil, the gradient of a row is filtered first. Then
+   follow x' on the row above it, and u' on the row above that. */
+static void NAME(pd_row)(const void *work, const NAME(window) *at, REAL *room, int64_t image, int64_t step, int64_t row) {
     const NAME(pd_work) *w = work;
-    int64_t width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride;
-    int64_t first = image * w->coupled;
-    const double *n = NUMBERS(w, step, first, COLUMNS_PD);
-    REAL tau = (REAL)n[0], pull = (REAL)n[1], shift = (REAL)n[2], side = (REAL)n[5];
-    REAL rho = (REAL)n[7], far = (REAL)n[8], momentum = (REAL)n[9];
-    REAL *g = (REAL *)scratch, *ahead = g + 4 * many, *down = ahead + 2 * many, *along = down + many;
-    REAL *length = along + many, *s = length + 2 * stride, *base = length + 3 * stride;
-    for (int64_t i = 0; i < w->coupled; i++) {
-        int64_t plane = first + i, at = (plane * height + row) * width;
-        const REAL *mask = MASK(w, plane);
-        REAL *x = w->x + at, *a = ahead + row % 2 * many + i * stride;
-        REAL *here = g + row % 4 * many + i * stride;
-        REAL *to = w->to_x || w->move ? length : x;
-        const REAL *b = x;
-        if (w->move) {
-            const REAL *move = w->move + at;
-            EACH(j, 0, width) base[j] = x[j] + momentum * move[j];
-            b = base;
-        }
-        if (side != 0) {
-            REAL fidelity = (REAL)(n[1] / n[0]);
-            REAL *below = row + 1 < height ? g + (row + 1) % 4 * many + i * stride : here;
-            REAL *up = row > 0 ? g + (row + 3) % 4 * many + i * stride : here;
-            if (row == 0) NAME(adjoint_row)(w, plane, 0, mask, fidelity, here);
-            if (row + 1 < height) NAME(adjoint_row)(w, plane, row + 1, mask, fidelity, below);
-            EACH(j, 0, width) s[j] = here[j] + side * (up[j] - 2 * here[j] + below[j]);
-            s[-1] = s[0];
-            s[width] = s[width - 1];
-            EACH(j, 0, width) {
-                REAL moved = b[j] - tau * (s[j] + side * (s[j - 1] - 2 * s[j] + s[j + 1]));
-                a[j] = (1 + far) * moved - far * x[j];
-                to[j] = moved;
-            }
-        } else {
-            const REAL *y = w->y + at, *c = shift != 0 ? b : x;
-            REAL low = w->low ? w->low[plane] : -INFINITY, high = w->high ? w->high[plane] : INFINITY;
-            NAME(adjoint_row)(w, plane, row, mask, 0, here);
-            EACH(j, 0, width) {
-                REAL seen = mask ? mask[row * width + j] : 1;
-                REAL moved = b[j] - tau * here[j] + pull * seen * (y[j] - c[j] + shift * here[j]);
-                moved = moved < low ? low : moved > high ? high : moved;
-                a[j] = (1 + far) * moved - far * x[j];
-                to[j] = moved;
+    int64_t width = w->width, height = w->height, stride = at->stride, whole = at->whole, coupled = w->coupled;
+    int64_t first = image * coupled, top = row - 2; /* first plane of the image; the row of u' */
+    const double *d = NUMBERS(w, step, first, COLUMNS_PD);
+    NAME(pd_numbers) n = {(REAL)d[0], (REAL)d[1], (REAL)d[2], (REAL)d[3], (REAL)d[4], (REAL)d[5], (REAL)d[6],
+                          (REAL)(d[7] - 1), (REAL)d[8], (REAL)d[9], -INFINITY, INFINITY};
+    int flags = w->to_x ? RELAXED | (step + 1 == w->steps ? KEPT : 0) : 0;
+    REAL *zeros = room + 16, *g = zeros + stride, *last_y = g + stride, *last_mask = last_y + stride;
+    REAL *to = last_mask + stride, *to_other = to + stride, *factor = to_other + stride, *filtered = factor + 2 * stride;
+    REAL *ahead = filtered + 4 * coupled * stride, *down = ahead + 2 * coupled * stride, *along = down + coupled * stride;
+    for (int64_t i = 0; i < coupled; i++) {
+        int64_t plane = first + i, line = n.side != 0 ? row : row - 1; /* the row of which the gradient is needed */
+        REAL *rows = filtered + 4 * i * stride, *a = ahead + (2 * i + (row + 1) % 2) * stride, *x, *move;
+        if (line >= 0 && line < height) {
+            const REAL *up = line > 0 ? NAME(row_of)(at, PD_V, i, line - 1) : zeros, *v = NAME(row_of)(at, PD_V, i, line);
+            const REAL *h = NAME(row_of)(at, PD_H, i, line), *mask = w->ones;
+            int64_t start = (plane * height + line) * width;
+            const REAL *y = NAME(padded)(w->y + start, w->y + w->planes * height * width, width, whole, last_y);
+            if (w->masks)
+                mask = NAME(padded)(MASK(w, plane) + line * width, w->mask + w->masks * height * width, width, whole, last_mask);
+            x = NAME(row_of)(at, PD_X, i, line);
+            if (n.side != 0)
+                NAME(smooth_row)(whole, width, (REAL)(d[1] / d[0]), n.side, x, up, v, h, y, mask, g, rows + row % 4 * stride);
+            else {
+                if (w->low) n.low = w->low[plane];
+                if (w->high) n.high = w->high[plane];
+                move = w->moves ? NAME(row_of)(at, PD_MOVE, i, line) : NULL;
+                if (w->moves)
+                    WITH_CONSTANT_FLAGS(flags, NAME(proximal_row), whole, &n, x, up, v, h, y, mask, a, move, to, 1);
+                else
+                    WITH_CONSTANT_FLAGS(flags, NAME(proximal_row), whole, &n, x, up, v, h, y, mask, a, move, to, 0);
             }
         }
-        if (w->move) EACH(j, 0, width) w->move[at + j] = (w->to_x ? rho : 1) * (to[j] - x[j]);
-        if (w->to_x)
-            NAME(relax_row)(width, rho, x, to, step + 1 == w->steps ? w->to_x + at : NULL);
-        else if (w->move)
-            EACH(j, 0, width) x[j] = to[j];
+        if (row == 0 || row > height) continue;
+        if (n.side != 0) {
+            const REAL *here = rows + (row + 3) % 4 * stride, *up = row > 1 ? rows + (row + 2) % 4 * stride : here;
+            const REAL *below = row < height ? rows + row % 4 * stride : here;
+            x = NAME(row_of)(at, PD_X, i, row - 1);
+            move = w->moves ? NAME(row_of)(at, PD_MOVE, i, row - 1) : NULL;
+            if (w->moves)
+                WITH_CONSTANT_FLAGS(flags, NAME(preconditioned_row), whole, &n, x, up, here, below, a, move, to, 1);
+            else
+                WITH_CONSTANT_FLAGS(flags, NAME(preconditioned_row), whole, &n, x, up, here, below, a, move, to, 0);
+        }
+        a[width] = a[width - 1];
+        if (flags & KEPT) NAME(keep_row)(to, w->to_x, plane, height, row - 1, width);
     }
-    REAL *now = ahead + row % 2 * many, *before = ahead + (row + 1) % 2 * many;
-    if (row > 0) NAME(dual_rows)(w, first, step, row - 1, n, before, now, stride, down, along, length);
-    if (row + 1 == height) NAME(dual_rows)(w, first, step, row, n, now, NULL, stride, down, along, length);
+    if (top < 0) return;
+    for (int64_t i = 0; i < coupled && w->groups; i++) {
+        const REAL *a = ahead + (2 * i + row % 2) * stride, *b = row > height ? a : ahead + (2 * i + (row + 1) % 2) * stride;
+        NAME(ascent_row)(whole, &n, a, b, NAME(row_of)(at, PD_V, i, top), NAME(row_of)(at, PD_H, i, top), down + i * stride,
+                         along + i * stride);
+    }
+    if (w->groups) NAME(factors)(down, along, coupled, stride, whole, n.bound, w->groups, factor, factor + stride);
+    for (int64_t i = 0; i < coupled; i++) {
+        const REAL *a = ahead + (2 * i + row % 2) * stride, *b = row > height ? a : ahead + (2 * i + (row + 1) % 2) * stride;
+        REAL *v = NAME(row_of)(at, PD_V, i, top), *h = NAME(row_of)(at, PD_H, i, top);
+        if (w->groups)
+            WITH_CONSTANT_FLAGS(flags, NAME(grouped_dual), whole, &n, down + i * stride, along + i * stride, factor,
+                                factor + (w->groups & ISOTROPIC ? 0 : stride), v, h, to, to_other);
+        else
+            WITH_CONSTANT_FLAGS(flags, NAME(clipped_dual), whole, &n, a, b, v, h, to, to_other);
+        if (!(flags & KEPT)) continue;
+        NAME(keep_row)(to, w->to_v, first + i, height - 1, top, width);
+        NAME(keep_row)(to_other, w->to_h, first + i, height, top, width - 1);
+    }
 }
 
 /* Several steps. x, v, h and move are changed in place. If to_x is not null, steps are relaxed, and to_x, to_v and to_h
@@ -162,8 +210,14 @@ EXPORT int NAME(primal_dual)(int64_t planes, int64_t channels, int64_t coupled, 
                       REAL *to_x, REAL *to_v, REAL *to_h, REAL *move, const REAL *y, const REAL *mask, int64_t masks,
                       const REAL *low, const REAL *high, const double *numbers, int64_t period, int64_t steps, int groups,
                       int threads) {
-    NAME(pd_work) work = {channels, coupled, height, width, masks, planes, planes / channels, period, steps,
-                          x, v, h, to_x, to_v, to_h, move, y, mask, low, high, numbers, groups};
-    int64_t size = (8 * coupled + 4) * STRIDE(width) * sizeof(REAL);
-    return sweep(NAME(pd_row), &work, size, planes / coupled, height, steps, threads);
+    REAL *ones = NAME(row_of_ones)(width);
+    if (!ones) return 1;
+    NAME(pd_work) work = {channels, coupled, height, width, masks, planes, planes / channels, period, steps, to_x, to_v, to_h,
+                          y, mask, ones, low, high, numbers, groups, move != NULL};
+    NAME(field) fields[] = {
+        {x, x, height, width, 0}, {v, v, height - 1, width, 0}, {h, h, height, width - 1, 0}, {move, move, height, width, 0}};
+    sweep_shape shape = {planes / coupled, coupled, height, width, steps, 2, (8 * coupled + 9) * (WHOLE(width) + 16), move ? 4 : 3};
+    int failed = NAME(sweep)(NAME(pd_row), &work, shape, fields, threads);
+    free_aligned(ones);
+    return failed;
 }
