@@ -61,16 +61,16 @@ static inline __attribute__((always_inline)) void NAME(proximal_row)(int64_t who
             centre += data_momentum * move[j];
         }
         REAL point = base - tau * w + pull * mask[j] * (y[j] - centre + shift * w);
-        point = point < low ? low : point > high ? high : point;
+        point = high < point ? high : point;
+        point = low > point ? low : point;
         NAME(advance)(x + j, point, &numbers, ahead + j, move + j, moves, to + j, flags);
     }
 }
 
-/* One row of g = w + pull/tau m (x - y), filtered along the row. */
-static void NAME(smooth_row)(int64_t whole, int64_t width, REAL fidelity, REAL side, const REAL *x, const REAL *up,
-                             const REAL *v, const REAL *h, const REAL *y, const REAL *mask, REAL *g, REAL *filtered) {
+/* One row of g = w + pull/tau m (x - y). */
+static void NAME(slope_row)(int64_t whole, REAL fidelity, const REAL *x, const REAL *up, const REAL *v, const REAL *h,
+                            const REAL *y, const REAL *mask, REAL *g) {
     VECTORS(j, whole) g[j] = up[j] - v[j] + (h[j - 1] - h[j]) + fidelity * mask[j] * (x[j] - y[j]);
-    NAME(filter_row)(whole, width, side, g, filtered);
 }
 
 /* One row of x' with a stencil, from filtered rows of g. */
@@ -127,81 +127,116 @@ static void NAME(keep_row)(const REAL *from, REAL *to, int64_t plane, int64_t he
     if (row < height) memcpy(to + (plane * height + row) * width, from, (size_t)width * sizeof(REAL));
 }
 
+/* A step on a row, and the rows of workspace of one channel or of all. */
+typedef struct {
+    const NAME(pd_work) *w;
+    const NAME(window) *at;
+    NAME(pd_numbers) n;
+    REAL fidelity;      /* pull/tau */
+    int64_t first, row; /* first plane of the image */
+    int flags;
+    REAL *zeros, *last_y, *last_mask, *to, *to_other, *factor, *gradients, *filtered, *ahead, *down, *along;
+} NAME(pd_place);
+
+/* The slope of a row of channel i with a stencil; without one, x' two rows above. */
+static NOINLINE void NAME(pd_slope)(NAME(pd_place) *p, int64_t i) {
+    const NAME(pd_work) *w = p->w;
+    const NAME(window) *at = p->at;
+    int64_t width = w->width, height = w->height, whole = at->whole, stride = at->stride, plane = p->first + i;
+    int64_t row = p->n.side != 0 ? p->row : p->row - 2, start = (plane * height + row) * width;
+    if (row < 0 || row >= height) return;
+    const REAL *up = row > 0 ? NAME(row_of)(at, PD_V, i, row - 1) : p->zeros, *v = NAME(row_of)(at, PD_V, i, row);
+    const REAL *h = NAME(row_of)(at, PD_H, i, row), *mask = w->ones;
+    const REAL *y = NAME(padded)(w->y + start, w->y + w->planes * height * width, width, whole, p->last_y);
+    REAL *x = NAME(row_of)(at, PD_X, i, row), *g = p->gradients + (2 * i + p->row % 2) * stride;
+    if (w->masks)
+        mask = NAME(padded)(MASK(w, plane) + row * width, w->mask + w->masks * height * width, width, whole, p->last_mask);
+    if (p->n.side != 0) {
+        NAME(slope_row)(whole, p->fidelity, x, up, v, h, y, mask, g);
+        NAME(reflect)(g, width);
+        return;
+    }
+    REAL *ahead = p->ahead + (2 * i + p->row % 2) * stride, *move = w->moves ? NAME(row_of)(at, PD_MOVE, i, row) : NULL;
+    if (w->low) p->n.low = w->low[plane];
+    if (w->high) p->n.high = w->high[plane];
+    if (w->moves)
+        WITH_CONSTANT_FLAGS(p->flags, NAME(proximal_row), whole, &p->n, x, up, v, h, y, mask, ahead, move, p->to, 1);
+    else
+        WITH_CONSTANT_FLAGS(p->flags, NAME(proximal_row), whole, &p->n, x, up, v, h, y, mask, ahead, move, p->to, 0);
+}
+
+/* With a stencil, filter the slope of the previous row of channel i, and compute x' on the row above that. */
+static NOINLINE void NAME(pd_change)(const NAME(pd_place) *p, int64_t i) {
+    int64_t row = p->row, height = p->w->height, stride = p->at->stride, whole = p->at->whole;
+    REAL *filtered = p->filtered + 4 * i * stride, *below = filtered + (row + 3) % 4 * stride;
+    if (row > 0 && row <= height) NAME(filter_row)(whole, p->n.side, p->gradients + (2 * i + (row + 1) % 2) * stride, below);
+    if (row < 2 || row > height + 1) return;
+    const REAL *here = filtered + (row + 2) % 4 * stride, *up = row > 2 ? filtered + (row + 1) % 4 * stride : here;
+    const REAL *down = row <= height ? below : here;
+    REAL *x = NAME(row_of)(p->at, PD_X, i, row - 2), *ahead = p->ahead + (2 * i + row % 2) * stride;
+    REAL *move = p->w->moves ? NAME(row_of)(p->at, PD_MOVE, i, row - 2) : NULL;
+    if (p->w->moves)
+        WITH_CONSTANT_FLAGS(p->flags, NAME(preconditioned_row), whole, &p->n, x, up, here, down, ahead, move, p->to, 1);
+    else
+        WITH_CONSTANT_FLAGS(p->flags, NAME(preconditioned_row), whole, &p->n, x, up, here, down, ahead, move, p->to, 0);
+}
+
+/* u' of all channels, on the row three above. */
+static NOINLINE void NAME(pd_dual)(const NAME(pd_place) *p) {
+    const NAME(pd_work) *w = p->w;
+    int64_t row = p->row - 3, height = w->height, width = w->width, stride = p->at->stride, whole = p->at->whole;
+    for (int64_t pass = w->groups ? 0 : 1; pass < 2; pass++) {
+        for (int64_t i = 0; i < w->coupled; i++) {
+            const REAL *a = p->ahead + (2 * i + (p->row + 1) % 2) * stride;
+            const REAL *b = row + 1 < height ? p->ahead + (2 * i + p->row % 2) * stride : a;
+            REAL *v = NAME(row_of)(p->at, PD_V, i, row), *h = NAME(row_of)(p->at, PD_H, i, row);
+            REAL *down = p->down + i * stride, *along = p->along + i * stride;
+            if (pass == 0) {
+                NAME(ascent_row)(whole, &p->n, a, b, v, h, down, along);
+                continue;
+            }
+            if (w->groups)
+                WITH_CONSTANT_FLAGS(p->flags, NAME(grouped_dual), whole, &p->n, down, along, p->factor,
+                                    p->factor + (w->groups & ISOTROPIC ? 0 : stride), v, h, p->to, p->to_other);
+            else
+                WITH_CONSTANT_FLAGS(p->flags, NAME(clipped_dual), whole, &p->n, a, b, v, h, p->to, p->to_other);
+            if (!(p->flags & KEPT)) continue;
+            NAME(keep_row)(p->to, w->to_v, p->first + i, height - 1, row, width);
+            NAME(keep_row)(p->to_other, w->to_h, p->first + i, height, row, width - 1);
+        }
+        if (pass == 0)
+            NAME(factors)(p->down, p->along, w->coupled, stride, whole, p->n.bound, w->groups, p->factor, p->factor + stride);
+    }
+}
+
 /* With D the differences down the columns (v) and along the rows (h), u = (v, h), w = D^T u and m the mask:
      b  = x + momentum move,                                           c = b if shift != 0, else x;
      x' = clip(b - tau w + pull m (y - c + shift w)),                  if side = 0,
      x' = b - tau S(w + pull/tau m (x - y)),                           S the stencil (side, 1 - 2 side, side), else;
      u' = limit(shrink (u + sigma D(x' + ahead (x' - x)))).
    x' is clipped to [low, high] of its plane, or not clipped if low and high are null. Then x += relaxation (x' - x) and
-   u += relaxation (u' - u), and move is the change of x. With a stencil, the gradient of a row is filtered first. Then
-   follow x' on the row above it, and u' on the row above that. */
+   u += relaxation (u' - u), and move is the change of x. With a stencil, the slope of a row is computed while the row
+   above it is filtered. x' follows on the row above that, and u' on the one above x'. */
 static void NAME(pd_row)(const void *work, const NAME(window) *at, REAL *room, int64_t image, int64_t step, int64_t row) {
     const NAME(pd_work) *w = work;
-    int64_t width = w->width, height = w->height, stride = at->stride, whole = at->whole, coupled = w->coupled;
-    int64_t first = image * coupled, top = row - 2; /* first plane of the image; the row of u' */
+    int64_t stride = at->stride, many = w->coupled * stride, first = image * w->coupled;
     const double *d = NUMBERS(w, step, first, COLUMNS_PD);
     NAME(pd_numbers) n = {(REAL)d[0], (REAL)d[1], (REAL)d[2], (REAL)d[3], (REAL)d[4], (REAL)d[5], (REAL)d[6],
                           (REAL)(d[7] - 1), (REAL)d[8], (REAL)d[9], -INFINITY, INFINITY};
-    int flags = w->to_x ? RELAXED | (step + 1 == w->steps ? KEPT : 0) : 0;
-    REAL *zeros = room + 16, *g = zeros + stride, *last_y = g + stride, *last_mask = last_y + stride;
-    REAL *to = last_mask + stride, *to_other = to + stride, *factor = to_other + stride, *filtered = factor + 2 * stride;
-    REAL *ahead = filtered + 4 * coupled * stride, *down = ahead + 2 * coupled * stride, *along = down + coupled * stride;
-    for (int64_t i = 0; i < coupled; i++) {
-        int64_t plane = first + i, line = n.side != 0 ? row : row - 1; /* the row of which the gradient is needed */
-        REAL *rows = filtered + 4 * i * stride, *a = ahead + (2 * i + (row + 1) % 2) * stride, *x, *move;
-        if (line >= 0 && line < height) {
-            const REAL *up = line > 0 ? NAME(row_of)(at, PD_V, i, line - 1) : zeros, *v = NAME(row_of)(at, PD_V, i, line);
-            const REAL *h = NAME(row_of)(at, PD_H, i, line), *mask = w->ones;
-            int64_t start = (plane * height + line) * width;
-            const REAL *y = NAME(padded)(w->y + start, w->y + w->planes * height * width, width, whole, last_y);
-            if (w->masks)
-                mask = NAME(padded)(MASK(w, plane) + line * width, w->mask + w->masks * height * width, width, whole, last_mask);
-            x = NAME(row_of)(at, PD_X, i, line);
-            if (n.side != 0)
-                NAME(smooth_row)(whole, width, (REAL)(d[1] / d[0]), n.side, x, up, v, h, y, mask, g, rows + row % 4 * stride);
-            else {
-                if (w->low) n.low = w->low[plane];
-                if (w->high) n.high = w->high[plane];
-                move = w->moves ? NAME(row_of)(at, PD_MOVE, i, line) : NULL;
-                if (w->moves)
-                    WITH_CONSTANT_FLAGS(flags, NAME(proximal_row), whole, &n, x, up, v, h, y, mask, a, move, to, 1);
-                else
-                    WITH_CONSTANT_FLAGS(flags, NAME(proximal_row), whole, &n, x, up, v, h, y, mask, a, move, to, 0);
-            }
-        }
-        if (row == 0 || row > height) continue;
-        if (n.side != 0) {
-            const REAL *here = rows + (row + 3) % 4 * stride, *up = row > 1 ? rows + (row + 2) % 4 * stride : here;
-            const REAL *below = row < height ? rows + row % 4 * stride : here;
-            x = NAME(row_of)(at, PD_X, i, row - 1);
-            move = w->moves ? NAME(row_of)(at, PD_MOVE, i, row - 1) : NULL;
-            if (w->moves)
-                WITH_CONSTANT_FLAGS(flags, NAME(preconditioned_row), whole, &n, x, up, here, below, a, move, to, 1);
-            else
-                WITH_CONSTANT_FLAGS(flags, NAME(preconditioned_row), whole, &n, x, up, here, below, a, move, to, 0);
-        }
-        a[width] = a[width - 1];
-        if (flags & KEPT) NAME(keep_row)(to, w->to_x, plane, height, row - 1, width);
+    REAL *rows = room + 16, *gradients = rows + 7 * stride, *filtered = gradients + 2 * many, *ahead = filtered + 4 * many;
+    NAME(pd_place) place = {w, at, n, n.side != 0 ? (REAL)(d[1] / d[0]) : 0, first, row,
+                            w->to_x ? RELAXED | (step + 1 == w->steps ? KEPT : 0) : 0,
+                            rows, rows + stride, rows + 2 * stride, rows + 3 * stride, rows + 4 * stride, rows + 5 * stride,
+                            gradients, filtered, ahead, ahead + 2 * many, ahead + 3 * many};
+    for (int64_t i = 0; i < w->coupled; i++) {
+        NAME(pd_slope)(&place, i);
+        if (n.side != 0) NAME(pd_change)(&place, i);
+        if (row < 2 || row > w->height + 1) continue;
+        REAL *last = ahead + (2 * i + row % 2) * stride + w->width;
+        last[0] = last[-1];
+        if (place.flags & KEPT) NAME(keep_row)(place.to, w->to_x, first + i, w->height, row - 2, w->width);
     }
-    if (top < 0) return;
-    for (int64_t i = 0; i < coupled && w->groups; i++) {
-        const REAL *a = ahead + (2 * i + row % 2) * stride, *b = row > height ? a : ahead + (2 * i + (row + 1) % 2) * stride;
-        NAME(ascent_row)(whole, &n, a, b, NAME(row_of)(at, PD_V, i, top), NAME(row_of)(at, PD_H, i, top), down + i * stride,
-                         along + i * stride);
-    }
-    if (w->groups) NAME(factors)(down, along, coupled, stride, whole, n.bound, w->groups, factor, factor + stride);
-    for (int64_t i = 0; i < coupled; i++) {
-        const REAL *a = ahead + (2 * i + row % 2) * stride, *b = row > height ? a : ahead + (2 * i + (row + 1) % 2) * stride;
-        REAL *v = NAME(row_of)(at, PD_V, i, top), *h = NAME(row_of)(at, PD_H, i, top);
-        if (w->groups)
-            WITH_CONSTANT_FLAGS(flags, NAME(grouped_dual), whole, &n, down + i * stride, along + i * stride, factor,
-                                factor + (w->groups & ISOTROPIC ? 0 : stride), v, h, to, to_other);
-        else
-            WITH_CONSTANT_FLAGS(flags, NAME(clipped_dual), whole, &n, a, b, v, h, to, to_other);
-        if (!(flags & KEPT)) continue;
-        NAME(keep_row)(to, w->to_v, first + i, height - 1, top, width);
-        NAME(keep_row)(to_other, w->to_h, first + i, height, top, width - 1);
-    }
+    if (row > 2) NAME(pd_dual)(&place);
 }
 
 /* Several steps. x, v, h and move are changed in place. If to_x is not null, steps are relaxed, and to_x, to_v and to_h
@@ -216,7 +251,7 @@ EXPORT int NAME(primal_dual)(int64_t planes, int64_t channels, int64_t coupled, 
                           y, mask, ones, low, high, numbers, groups, move != NULL};
     NAME(field) fields[] = {
         {x, x, height, width, 0}, {v, v, height - 1, width, 0}, {h, h, height, width - 1, 0}, {move, move, height, width, 0}};
-    sweep_shape shape = {planes / coupled, coupled, height, width, steps, 2, (8 * coupled + 9) * (WHOLE(width) + 16), move ? 4 : 3};
+    sweep_shape shape = {planes / coupled, coupled, height, width, steps, 3, (10 * coupled + 9) * (WHOLE(width) + 16), move ? 4 : 3};
     int failed = NAME(sweep)(NAME(pd_row), &work, shape, fields, threads);
     free_aligned(ones);
     return failed;

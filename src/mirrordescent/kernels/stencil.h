@@ -53,67 +53,99 @@ static void NAME(flux_row)(int64_t whole, const REAL *x, const REAL *below, REAL
     }
 }
 
+/* Repeat the first and the last entry of a row beyond its ends. */
+static inline void NAME(reflect)(REAL *row, int64_t width) {
+    row[-1] = row[0];
+    row[width] = row[width - 1];
+}
+
 /* h <- S g along a row. */
-static void NAME(filter_row)(int64_t whole, int64_t width, REAL s, REAL *g, REAL *h) {
-    g[-1] = g[0];
-    g[width] = g[width - 1];
+static void NAME(filter_row)(int64_t whole, REAL s, const REAL *g, REAL *h) {
     VECTORS(j, whole) h[j] = g[j] + s * (g[j - 1] - 2 * g[j] + g[j + 1]);
+}
+
+/* A step on a row, and the rows of workspace of one channel or of all. */
+typedef struct {
+    const NAME(amd_work) *w;
+    const NAME(window) *at;
+    const double *numbers;
+    int64_t first, row; /* first plane of the image */
+    REAL *last_y, *last_mask, *factor, *gradients, *filtered, *along, *down, *before;
+} NAME(amd_place);
+
+/* The fluxes of a row for all channels, and the factors of their groups. */
+static NOINLINE void NAME(amd_fluxes)(const NAME(amd_place) *p) {
+    int64_t row = p->row, stride = p->at->stride, coupled = p->w->coupled, below = row + (row + 1 < p->w->height);
+    for (int64_t i = 0; i < coupled; i++)
+        NAME(flux_row)(p->at->whole, NAME(row_of)(p->at, AMD_X, i, row), NAME(row_of)(p->at, AMD_X, i, below),
+                       (REAL)p->numbers[0], p->down + i * stride, p->along + i * stride);
+    NAME(factors)(p->down, p->along, coupled, stride, p->at->whole, (REAL)p->numbers[1], p->w->groups, p->factor,
+                  p->factor + stride);
+    if (row == 0) memset(p->before, 0, (size_t)(coupled * stride) * sizeof(REAL));
+}
+
+/* The gradient of a row of channel i. */
+static NOINLINE void NAME(amd_gradient)(const NAME(amd_place) *p, int64_t i) {
+    const NAME(amd_work) *w = p->w;
+    const NAME(window) *at = p->at;
+    int64_t row = p->row, width = w->width, height = w->height, whole = at->whole, stride = at->stride;
+    REAL c = (REAL)p->numbers[0], bound = (REAL)p->numbers[1], fidelity = (REAL)p->numbers[2], share = (REAL)p->numbers[7];
+    int64_t end = w->planes * height * width, start = ((p->first + i) * height + row) * width;
+    const REAL *y = NAME(padded)(w->y + start, w->y + end, width, whole, p->last_y), *mask = w->ones;
+    const REAL *x = NAME(row_of)(at, AMD_X, i, row), *above = NAME(row_of)(at, AMD_X, i, row - (row > 0));
+    const REAL *below = NAME(row_of)(at, AMD_X, i, row + (row + 1 < height));
+    REAL *g = p->gradients + (2 * i + row % 2) * stride, *mean = w->averages ? NAME(row_of)(at, AMD_MEAN, i, row) : NULL;
+    REAL *up = p->before + i * stride, *down = p->down + i * stride, *along = p->along + i * stride;
+    const REAL *along_factor = p->factor + (w->groups & ISOTROPIC ? 0 : stride);
+    if (w->masks)
+        mask = NAME(padded)(MASK(w, p->first + i) + row * width, w->mask + w->masks * height * width, width, whole, p->last_mask);
+    if (w->groups && mean)
+        NAME(grouped_gradient)(whole, up, down, along, p->factor, along_factor, x, y, mask, fidelity, share, 1, mean, g);
+    else if (w->groups)
+        NAME(grouped_gradient)(whole, up, down, along, p->factor, along_factor, x, y, mask, fidelity, share, 0, mean, g);
+    else if (mean)
+        NAME(clipped_gradient)(whole, above, x, below, y, mask, c, bound / c, fidelity, share, 1, mean, g);
+    else
+        NAME(clipped_gradient)(whole, above, x, below, y, mask, c, bound / c, fidelity, share, 0, mean, g);
+    NAME(reflect)(g, width);
+}
+
+/* Filter the gradient of the previous row of channel i, and change the row above that. */
+static NOINLINE void NAME(amd_change)(const NAME(amd_place) *p, int64_t i) {
+    int64_t row = p->row, height = p->w->height, stride = p->at->stride, whole = p->at->whole;
+    REAL s = (REAL)p->numbers[3], far = (REAL)p->numbers[4], near = (REAL)p->numbers[5], mixing = (REAL)p->numbers[6];
+    REAL *filtered = p->filtered + 4 * i * stride, *below = filtered + (row + 3) % 4 * stride;
+    if (row > 0 && row <= height) NAME(filter_row)(whole, s, p->gradients + (2 * i + (row + 1) % 2) * stride, below);
+    if (row < 2) return;
+    const REAL *here = filtered + (row + 2) % 4 * stride, *up = row > 2 ? filtered + (row + 1) % 4 * stride : here;
+    const REAL *down = row <= height ? below : here;
+    REAL *x = NAME(row_of)(p->at, AMD_X, i, row - 2), *z = NAME(row_of)(p->at, AMD_Z, i, row - 2);
+    VECTORS(j, whole) {
+        REAL move = here[j] + s * (up[j] - 2 * here[j] + down[j]);
+        REAL mirrored = z[j] - far * move, corrected = x[j] - near * move;
+        z[j] = mirrored;
+        x[j] = corrected + mixing * (mirrored - corrected);
+    }
+    NAME(reflect)(x, p->w->width);
 }
 
 /* With g the gradient and S the stencil (side, 1 - 2 side, side), reflected at the border, in both directions:
      z' = z - far S g S,    x' = mixing z' + (1 - mixing) (x - near S g S),    mean' = mean + share (w - mean),
-   where w is the part of g from the total variation. The gradient of a row is computed first, then the row above it is
-   changed. */
+   where w is the part of g from the total variation. The gradient of a row is computed while the row above it is filtered
+   and the row above that is changed: vectors that were stored a moment ago, and are read shifted by one entry, would stall
+   the processor. */
 static void NAME(amd_row)(const void *work, const NAME(window) *at, REAL *room, int64_t image, int64_t step, int64_t row) {
     const NAME(amd_work) *w = work;
-    int64_t width = w->width, height = w->height, stride = at->stride, whole = at->whole, coupled = w->coupled;
-    int64_t first = image * coupled; /* plane of the image */
-    const double *n = NUMBERS(w, step, first, COLUMNS_AMD);
-    REAL c = (REAL)n[0], bound = (REAL)n[1], fidelity = (REAL)n[2], s = (REAL)n[3];
-    REAL far = (REAL)n[4], near = (REAL)n[5], mixing = (REAL)n[6], share = (REAL)n[7];
-    REAL *g = room + 16, *last_y = g + stride, *last_mask = last_y + stride, *filtered = last_mask + stride;
-    REAL *along = filtered + 4 * coupled * stride, *down = along + coupled * stride, *factor = down + 2 * coupled * stride;
-    REAL *here = down + row % 2 * coupled * stride, *before = down + (row + 1) % 2 * coupled * stride;
-    if (row < height && w->groups) {
-        for (int64_t i = 0; i < coupled; i++)
-            NAME(flux_row)(whole, NAME(row_of)(at, AMD_X, i, row), NAME(row_of)(at, AMD_X, i, row + (row + 1 < height)), c,
-                           here + i * stride, along + i * stride);
-        NAME(factors)(here, along, coupled, stride, whole, bound, w->groups, factor, factor + stride);
-        if (row == 0) memset(before, 0, (size_t)(coupled * stride) * sizeof(REAL));
-    }
-    for (int64_t i = 0; i < coupled; i++) {
-        REAL *h = filtered + 4 * i * stride, *next = h + row % 4 * stride;
-        if (row < height) {
-            const REAL *x = NAME(row_of)(at, AMD_X, i, row), *above = NAME(row_of)(at, AMD_X, i, row - (row > 0));
-            const REAL *below = NAME(row_of)(at, AMD_X, i, row + (row + 1 < height));
-            int64_t end = w->planes * height * width, start = ((first + i) * height + row) * width;
-            const REAL *y = NAME(padded)(w->y + start, w->y + end, width, whole, last_y), *mask = w->ones;
-            if (w->masks) {
-                mask = MASK(w, first + i) + row * width;
-                mask = NAME(padded)(mask, w->mask + w->masks * height * width, width, whole, last_mask);
-            }
-            REAL *mean = w->averages ? NAME(row_of)(at, AMD_MEAN, i, row) : NULL;
-            REAL *d = here + i * stride, *a = along + i * stride, *f = factor + (w->groups & ISOTROPIC ? 0 : stride);
-            if (w->groups)
-                w->averages ? NAME(grouped_gradient)(whole, before + i * stride, d, a, factor, f, x, y, mask, fidelity, share, 1, mean, g)
-                            : NAME(grouped_gradient)(whole, before + i * stride, d, a, factor, f, x, y, mask, fidelity, share, 0, mean, g);
-            else
-                w->averages ? NAME(clipped_gradient)(whole, above, x, below, y, mask, c, bound / c, fidelity, share, 1, mean, g)
-                            : NAME(clipped_gradient)(whole, above, x, below, y, mask, c, bound / c, fidelity, share, 0, mean, g);
-            NAME(filter_row)(whole, width, s, g, next);
-        }
-        if (row == 0) continue;
-        const REAL *middle = h + (row + 3) % 4 * stride, *up = row > 1 ? h + (row + 2) % 4 * stride : middle;
-        REAL *x = NAME(row_of)(at, AMD_X, i, row - 1), *z = NAME(row_of)(at, AMD_Z, i, row - 1);
-        if (row == height) next = h + (row + 3) % 4 * stride;
-        VECTORS(j, whole) {
-            REAL move = middle[j] + s * (up[j] - 2 * middle[j] + next[j]);
-            REAL mirrored = z[j] - far * move, corrected = x[j] - near * move;
-            z[j] = mirrored;
-            x[j] = corrected + mixing * (mirrored - corrected);
-        }
-        x[-1] = x[0];
-        x[width] = x[width - 1];
+    int64_t stride = at->stride, many = w->coupled * stride, first = image * w->coupled;
+    REAL *rows = room + 16, *gradients = rows + 4 * stride, *filtered = gradients + 2 * many, *along = filtered + 4 * many;
+    REAL *down = along + many, *other = down + many;
+    NAME(amd_place) place = {w, at, NUMBERS(w, step, first, COLUMNS_AMD), first, row,
+                             rows, rows + stride, rows + 2 * stride, gradients, filtered, along,
+                             row % 2 ? down : other, row % 2 ? other : down};
+    if (row < w->height && w->groups) NAME(amd_fluxes)(&place);
+    for (int64_t i = 0; i < w->coupled; i++) {
+        if (row < w->height) NAME(amd_gradient)(&place, i);
+        NAME(amd_change)(&place, i);
     }
 }
 
@@ -128,7 +160,7 @@ EXPORT int NAME(amd_stencil)(int64_t planes, int64_t channels, int64_t coupled, 
     NAME(amd_work) work = {channels, coupled, height, width, masks, planes, planes / channels, period, y, mask, ones,
                            numbers,  groups,  mean != NULL};
     NAME(field) fields[] = {{x, x, height, width, 1}, {z, z, height, width, 0}, {mean, mean, height, width, 0}};
-    sweep_shape shape = {planes / coupled, coupled, height, width, steps, 1, (7 * coupled + 6) * (WHOLE(width) + 16),
+    sweep_shape shape = {planes / coupled, coupled, height, width, steps, 2, (9 * coupled + 5) * (WHOLE(width) + 16),
                          mean ? 3 : 2};
     int failed = NAME(sweep)(NAME(amd_row), &work, shape, fields, threads);
     free_aligned(ones);

@@ -37,8 +37,8 @@
     ((masks) == 0 ? NULL : (mask) + ((masks) == 1 ? 0 : (plane) * (masks) / (planes)) * (height) * (width))
 #define MASK(w, plane) MASKED((w)->mask, (w)->masks, plane, (w)->planes, (w)->height, (w)->width)
 
-#define LAG 2
-#define WAVE 15             /* maximal number of steps in a wave */
+#define LAG 3
+#define WAVE 10             /* maximal number of steps in a wave */
 #define CACHE (1 << 19)     /* maximal size of the data of a wave in bytes */
 #define RESIDENT (1 << 22)  /* size of the fields of an image up to which they stay in the window */
 #define FIELDS 4            /* maximal number of fields */
@@ -169,7 +169,7 @@ static int NAME(sweep)(NAME(row_function) *row_step, const void *work, sweep_sha
     int64_t step = LAG * row + (shape.room + LAG * 2 * shape.planes * shape.width) * (int64_t)sizeof(REAL);
     int64_t depth = resident ? 1 : CACHE / step > WAVE ? WAVE : CACHE / step > 3 ? CACHE / step : 3, slots = 4;
     if (depth > shape.steps) depth = shape.steps;
-    while (slots < (resident ? shape.height : 2 * depth + 2)) slots *= 2;
+    while (slots < (resident ? shape.height : LAG * depth + 2)) slots *= 2;
     int64_t waves = (shape.steps + depth - 1) / depth;
     counter *done = calloc((size_t)(images * waves + 1), sizeof(counter));
     if (!done) return 1;
