@@ -86,12 +86,14 @@ CASES = (
     Case(8, 256),
     Case(16, 96),
     Case(1, 96, threads=(1, 2)),
-    *(Case(8, 128, weight=weight) for weight in (0.05, 0.5, 1.5)),
+    *(Case(8, 128, weight=weight) for weight in (0.005, 0.02, 0.05, 0.5, 1.5)),
     *(Case(8, 128, missing=missing) for missing in (0.5, 0.8, None)),
     *(Case(8, 128, noise=noise) for noise in (0.0, 0.2)),
     Case(8, 128, missing=0),
     Case(16, 96, "ellipses", missing=0),
     Case(8, 128, missing=0, isotropic=True),
+    Case(1, 96, missing=0, isotropic=True),
+    Case(8, 128, missing=0, isotropic=True, noise=0.02, weight=0.027),
 )
 
 

@@ -75,7 +75,7 @@ def image_cases(dtype: torch.dtype, side: int) -> dict[str, Run]:
     u = (image(2, 3, side - 1, side) - 0.5, image(2, 3, side, side - 1) - 0.5)
     box = (torch.zeros(2, 3, 1, 1, dtype=dtype), torch.ones(2, 3, 1, 1, dtype=dtype))
     amd = kernels.numbers(5.0, 0.1, 1.4, 0.2, 0.05, 0.02, 0.3, 0.1)
-    dual = kernels.numbers(0.3, 0.2, 0.1, 0.3, 0.1, 0.0, 1.0)
+    dual = kernels.numbers(0.3, 0.2, 0.1, 0.3, 0.1, 0.0, 1.0, 1.0, 1.0, 0.0)
     smooth = kernels.numbers(0.1, 0.1, 1.0, 1.0)
     theta = torch.ones(2, dtype=dtype)
     bound = torch.tensor([0.1], dtype=torch.float64)

@@ -22,6 +22,8 @@
 #define INDEPENDENT _Pragma("GCC ivdep")
 #define UNROLL(n) PORTABLE_PRAGMA(GCC unroll n)
 #endif
+/* In front of a function that is not worth inlining: the compiler would compute the addresses of all of them at once. */
+#define NOINLINE __attribute__((noinline))
 #define PORTABLE_PRAGMA(...) _Pragma(#__VA_ARGS__)
 
 /* Memory aligned to cache lines, or null. It is freed by free_aligned. */

@@ -3,121 +3,149 @@
 /* Arguments of the steps. numbers has COLUMNS_AMD for every sample and step, and repeats after period steps. */
 typedef struct {
     int64_t channels, coupled, height, width, masks, planes, samples, period;
-    REAL *x, *z, *mean;
-    const REAL *y, *mask;
+    const REAL *y, *mask, *ones;
     const double *numbers;
-    int groups;
+    int groups, averages;
 } NAME(amd_work);
 
 #ifndef COLUMNS_AMD
 #define COLUMNS_AMD 8 /* curvature, bound, fidelity, side, far, near, mixing, share */
+enum { AMD_X, AMD_Z, AMD_MEAN };
 #endif
 
-/* One row of the gradient g of fidelity and rounded total variation, for all channels of an image and any groups. down
-   has the fluxes from the row above on entry and those to the row below on return; along is a workspace for the fluxes
-   along the row. */
-static void NAME(gradient_rows)(const NAME(amd_work) *w, const REAL *x, const REAL *y, const REAL *const *mask, int64_t row,
-                                const double *n, REAL *down, REAL *along, REAL *length, REAL *g) {
-    int64_t width = w->width, plane = width * w->height, stride = STRIDE(width);
-    REAL c = (REAL)n[0], fidelity = (REAL)n[2];
-    for (int64_t i = 0; i < w->coupled; i++) {
-        const REAL *xs = x + i * plane + row * width, *ys = y + i * plane + row * width;
-        const REAL *next = xs + (row + 1 < w->height ? width : 0), *ms = mask[i] + (mask[i] ? row * width : 0);
-        REAL *gs = g + i * stride, *d = down + i * stride, *a = along + i * stride;
-        EACH(j, 0, width) {
-            gs[j] = d[j] + fidelity * (mask[i] ? ms[j] : 1) * (xs[j] - ys[j]);
-            d[j] = c * (next[j] - xs[j]); /* no flux out of the image */
-        }
-        EACH(j, 0, width - 1) a[j] = c * (xs[j + 1] - xs[j]);
-        a[width - 1] = 0;
-    }
-    NAME(limit)(down, along, w->coupled, stride, width, (REAL)n[1], w->groups, length);
-    for (int64_t i = 0; i < w->coupled; i++) {
-        REAL *gs = g + i * stride, *d = down + i * stride, *a = along + i * stride;
-        EACH(j, 0, width) gs[j] -= d[j] + a[j];
-        EACH(j, 1, width) gs[j] += a[j - 1];
+/* Store the gradient fidelity m (x - y) + variation at one pixel, and the mean of its part from the total variation. */
+static inline __attribute__((always_inline)) void NAME(store_gradient)(REAL variation, REAL data, REAL share, int averages,
+                                                                       REAL *mean, REAL *g) {
+    *g = data + variation;
+    if (averages) *mean += share * (variation - *mean);
+}
+
+/* One row of the gradient if differences are clipped one by one. Every flux is computed twice, which is faster than to
+   store it. Differences are clipped before they are multiplied by the curvature c. */
+static inline __attribute__((always_inline)) void NAME(clipped_gradient)(
+    int64_t whole, const REAL *above, const REAL *x, const REAL *below, const REAL *y, const REAL *mask, REAL c, REAL limit,
+    REAL fidelity, REAL share, int averages, REAL *mean, REAL *g) {
+    VECTORS(j, whole) {
+        REAL up = NAME(clip)(x[j] - above[j], limit), down = NAME(clip)(below[j] - x[j], limit);
+        REAL left = NAME(clip)(x[j] - x[j - 1], limit), right = NAME(clip)(x[j + 1] - x[j], limit);
+        NAME(store_gradient)(c * (up - down + (left - right)), fidelity * mask[j] * (x[j] - y[j]), share, averages, mean + j,
+                             g + j);
     }
 }
 
-/* The same for one channel whose differences are clipped one by one, and v = here + side (up - 2 here + g) with it. */
-static inline __attribute__((always_inline)) void NAME(plain_row)(const REAL *x, const REAL *y, const REAL *mask, int64_t width, int masked, int last, int whole, REAL c,
-                                   REAL bound, REAL fidelity, REAL side, REAL *down, REAL *g, const REAL *here,
-                                   const REAL *up, REAL *v) {
-    const REAL *next = x + (last ? 0 : width);
-    REAL limit = bound / c, first = down[0], end = down[width - 1]; /* fluxes are clipped before they are scaled */
-#define PIXEL(from_above, left, right)                                                                            \
-    REAL below = NAME(clip)(next[j] - x[j], limit);                                                               \
-    g[j] = fidelity * (masked ? mask[j] : 1) * (x[j] - y[j]) + c * ((from_above) - below + (left) - (right));       \
-    v[j] = here[j] + side * (up[j] - 2 * here[j] + g[j]);                                                         \
-    down[j] = below;
-    /* It is faster to process whole vectors and to correct both ends afterwards: memory beyond a row is valid. */
-    int64_t from = whole ? 0 : 1, to = whole ? width : width - 1;
-    EACH(j, from, to) {
-        PIXEL(down[j], NAME(clip)(x[j] - x[j - 1], limit), NAME(clip)(x[j + 1] - x[j], limit))
+/* One row of the gradient from fluxes that are multiplied by factors: up and left have their factors already. */
+static inline __attribute__((always_inline)) void NAME(grouped_gradient)(
+    int64_t whole, const REAL *up, REAL *down, REAL *along, const REAL *down_factor, const REAL *along_factor, const REAL *x,
+    const REAL *y, const REAL *mask, REAL fidelity, REAL share, int averages, REAL *mean, REAL *g) {
+    VECTORS(j, whole) {
+        REAL below = down[j] * down_factor[j], left = along[j - 1] * along_factor[j - 1], right = along[j] * along_factor[j];
+        NAME(store_gradient)(up[j] - below + (left - right), fidelity * mask[j] * (x[j] - y[j]), share, averages, mean + j,
+                             g + j);
+        down[j] = below;
     }
-    for (int64_t j = 0; j < width; j += width > 1 ? width - 1 : 1) {
-        REAL left = j > 0 ? NAME(clip)(x[j] - x[j - 1], limit) : 0;
-        REAL right = j + 1 < width ? NAME(clip)(x[j + 1] - x[j], limit) : 0;
-        PIXEL(j ? end : first, left, right)
+}
+
+/* One row of c Dx. */
+static void NAME(flux_row)(int64_t whole, const REAL *x, const REAL *below, REAL c, REAL *down, REAL *along) {
+    VECTORS(j, whole) {
+        down[j] = c * (below[j] - x[j]);
+        along[j] = c * (x[j + 1] - x[j]);
     }
-#undef PIXEL
+}
+
+/* Repeat the first and the last entry of a row beyond its ends. */
+static inline void NAME(reflect)(REAL *row, int64_t width) {
+    row[-1] = row[0];
+    row[width] = row[width - 1];
+}
+
+/* h <- S g along a row. */
+static void NAME(filter_row)(int64_t whole, REAL s, const REAL *g, REAL *h) {
+    VECTORS(j, whole) h[j] = g[j] + s * (g[j - 1] - 2 * g[j] + g[j + 1]);
+}
+
+/* A step on a row, and the rows of workspace of one channel or of all. */
+typedef struct {
+    const NAME(amd_work) *w;
+    const NAME(window) *at;
+    const double *numbers;
+    int64_t first, row; /* first plane of the image */
+    REAL *last_y, *last_mask, *factor, *gradients, *filtered, *along, *down, *before;
+} NAME(amd_place);
+
+/* The fluxes of a row for all channels, and the factors of their groups. */
+static NOINLINE void NAME(amd_fluxes)(const NAME(amd_place) *p) {
+    int64_t row = p->row, stride = p->at->stride, coupled = p->w->coupled, below = row + (row + 1 < p->w->height);
+    for (int64_t i = 0; i < coupled; i++)
+        NAME(flux_row)(p->at->whole, NAME(row_of)(p->at, AMD_X, i, row), NAME(row_of)(p->at, AMD_X, i, below),
+                       (REAL)p->numbers[0], p->down + i * stride, p->along + i * stride);
+    NAME(factors)(p->down, p->along, coupled, stride, p->at->whole, (REAL)p->numbers[1], p->w->groups, p->factor,
+                  p->factor + stride);
+    if (row == 0) memset(p->before, 0, (size_t)(coupled * stride) * sizeof(REAL));
+}
+
+/* The gradient of a row of channel i. */
+static NOINLINE void NAME(amd_gradient)(const NAME(amd_place) *p, int64_t i) {
+    const NAME(amd_work) *w = p->w;
+    const NAME(window) *at = p->at;
+    int64_t row = p->row, width = w->width, height = w->height, whole = at->whole, stride = at->stride;
+    REAL c = (REAL)p->numbers[0], bound = (REAL)p->numbers[1], fidelity = (REAL)p->numbers[2], share = (REAL)p->numbers[7];
+    int64_t end = w->planes * height * width, start = ((p->first + i) * height + row) * width;
+    const REAL *y = NAME(padded)(w->y + start, w->y + end, width, whole, p->last_y), *mask = w->ones;
+    const REAL *x = NAME(row_of)(at, AMD_X, i, row), *above = NAME(row_of)(at, AMD_X, i, row - (row > 0));
+    const REAL *below = NAME(row_of)(at, AMD_X, i, row + (row + 1 < height));
+    REAL *g = p->gradients + (2 * i + row % 2) * stride, *mean = w->averages ? NAME(row_of)(at, AMD_MEAN, i, row) : NULL;
+    REAL *up = p->before + i * stride, *down = p->down + i * stride, *along = p->along + i * stride;
+    const REAL *along_factor = p->factor + (w->groups & ISOTROPIC ? 0 : stride);
+    if (w->masks)
+        mask = NAME(padded)(MASK(w, p->first + i) + row * width, w->mask + w->masks * height * width, width, whole, p->last_mask);
+    if (w->groups && mean)
+        NAME(grouped_gradient)(whole, up, down, along, p->factor, along_factor, x, y, mask, fidelity, share, 1, mean, g);
+    else if (w->groups)
+        NAME(grouped_gradient)(whole, up, down, along, p->factor, along_factor, x, y, mask, fidelity, share, 0, mean, g);
+    else if (mean)
+        NAME(clipped_gradient)(whole, above, x, below, y, mask, c, bound / c, fidelity, share, 1, mean, g);
+    else
+        NAME(clipped_gradient)(whole, above, x, below, y, mask, c, bound / c, fidelity, share, 0, mean, g);
+    NAME(reflect)(g, width);
+}
+
+/* Filter the gradient of the previous row of channel i, and change the row above that. */
+static NOINLINE void NAME(amd_change)(const NAME(amd_place) *p, int64_t i) {
+    int64_t row = p->row, height = p->w->height, stride = p->at->stride, whole = p->at->whole;
+    REAL s = (REAL)p->numbers[3], far = (REAL)p->numbers[4], near = (REAL)p->numbers[5], mixing = (REAL)p->numbers[6];
+    REAL *filtered = p->filtered + 4 * i * stride, *below = filtered + (row + 3) % 4 * stride;
+    if (row > 0 && row <= height) NAME(filter_row)(whole, s, p->gradients + (2 * i + (row + 1) % 2) * stride, below);
+    if (row < 2) return;
+    const REAL *here = filtered + (row + 2) % 4 * stride, *up = row > 2 ? filtered + (row + 1) % 4 * stride : here;
+    const REAL *down = row <= height ? below : here;
+    REAL *x = NAME(row_of)(p->at, AMD_X, i, row - 2), *z = NAME(row_of)(p->at, AMD_Z, i, row - 2);
+    VECTORS(j, whole) {
+        REAL move = here[j] + s * (up[j] - 2 * here[j] + down[j]);
+        REAL mirrored = z[j] - far * move, corrected = x[j] - near * move;
+        z[j] = mirrored;
+        x[j] = corrected + mixing * (mirrored - corrected);
+    }
+    NAME(reflect)(x, p->w->width);
 }
 
 /* With g the gradient and S the stencil (side, 1 - 2 side, side), reflected at the border, in both directions:
      z' = z - far S g S,    x' = mixing z' + (1 - mixing) (x - near S g S),    mean' = mean + share (w - mean),
-   where w is the part of g from the total variation. */
-static void NAME(amd_row)(const void *work, char *scratch, int64_t image, int64_t step, int64_t row) {
+   where w is the part of g from the total variation. The gradient of a row is computed while the row above it is filtered
+   and the row above that is changed: vectors that were stored a moment ago, and are read shifted by one entry, would stall
+   the processor. */
+static void NAME(amd_row)(const void *work, const NAME(window) *at, REAL *room, int64_t image, int64_t step, int64_t row) {
     const NAME(amd_work) *w = work;
-    int64_t width = w->width, height = w->height, stride = STRIDE(width), many = w->coupled * stride, plane = width * height;
-    int64_t first = image * w->coupled; /* plane of the image */
-    const double *n = NUMBERS(w, step, first, COLUMNS_AMD);
-    REAL *g = (REAL *)scratch, *down = g + 4 * many, *along = down + many, *length = along + many;
-    REAL *v = length + 2 * stride, *x = w->x + first * plane;
-    const REAL *y = w->y + first * plane, *mask[w->coupled];
-    for (int64_t i = 0; i < w->coupled; i++)
-        mask[i] = MASK(w, first + i);
-    REAL c = (REAL)n[0], bound = (REAL)n[1], fidelity = (REAL)n[2], s = (REAL)n[3];
-    REAL *here = g + row % 4 * many, *up = row > 0 ? g + (row + 3) % 4 * many : here;
-    REAL *below = row + 1 < height ? g + (row + 1) % 4 * many : here;
-    if (row == 0) {
-        EACH(j, 0, many) down[j] = 0;
-        if (w->groups)
-            NAME(gradient_rows)(w, x, y, mask, 0, n, down, along, length, here);
-        else
-            NAME(plain_row)(x, y, mask[0], width, mask[0] != NULL, height == 1, 0, c, bound, fidelity, s, down, here, here, here, v);
-    }
-    if (row + 1 < height && w->groups) NAME(gradient_rows)(w, x, y, mask, row + 1, n, down, along, length, below);
-    if (row + 1 < height && !w->groups) {
-        const REAL *xs = x + (row + 1) * width, *ys = y + (row + 1) * width;
-        int last = row + 2 == height, whole = !last || first + 1 < w->planes;
-        if (mask[0])
-            NAME(plain_row)(xs, ys, mask[0] + (row + 1) * width, width, 1, last, whole, c, bound, fidelity, s, down, below,
-                            here, up, v);
-        else
-            NAME(plain_row)(xs, ys, NULL, width, 0, last, whole, c, bound, fidelity, s, down, below, here, up, v);
-    }
-    REAL far = (REAL)n[4], near = (REAL)n[5], lambda = (REAL)n[6], share = (REAL)n[7];
-    for (int64_t i = 0; i < w->coupled; i++, here += stride, up += stride, below += stride) {
-        int64_t at = i * plane + row * width;
-        REAL *xs = x + at, *zs = w->z + first * plane + at;
-        if (w->mean) {
-            REAL *mean = w->mean + first * plane + at;
-            const REAL *ys = y + at, *ms = mask[i] + (mask[i] ? row * width : 0);
-            EACH(j, 0, width) {
-                REAL seen = mask[i] ? ms[j] : 1;
-                mean[j] += share * (here[j] - fidelity * seen * (xs[j] - ys[j]) - mean[j]);
-            }
-        }
-        if (w->groups || row + 1 == height)
-            EACH(j, 0, width) v[j] = here[j] + s * (up[j] - 2 * here[j] + below[j]);
-        v[-1] = v[0];
-        v[width] = v[width - 1];
-        EACH(j, 0, width) {
-            REAL move = v[j] + s * (v[j - 1] - 2 * v[j] + v[j + 1]);
-            REAL mirrored = zs[j] - far * move, corrected = xs[j] - near * move;
-            zs[j] = mirrored;
-            xs[j] = corrected + lambda * (mirrored - corrected);
-        }
+    int64_t stride = at->stride, many = w->coupled * stride, first = image * w->coupled;
+    REAL *rows = room + 16, *gradients = rows + 4 * stride, *filtered = gradients + 2 * many, *along = filtered + 4 * many;
+    REAL *down = along + many, *other = down + many;
+    NAME(amd_place) place = {w, at, NUMBERS(w, step, first, COLUMNS_AMD), first, row,
+                             rows, rows + stride, rows + 2 * stride, gradients, filtered, along,
+                             row % 2 ? down : other, row % 2 ? other : down};
+    if (row < w->height && w->groups) NAME(amd_fluxes)(&place);
+    for (int64_t i = 0; i < w->coupled; i++) {
+        if (row < w->height) NAME(amd_gradient)(&place, i);
+        NAME(amd_change)(&place, i);
     }
 }
 
@@ -127,8 +155,14 @@ static void NAME(amd_row)(const void *work, char *scratch, int64_t image, int64_
 EXPORT int NAME(amd_stencil)(int64_t planes, int64_t channels, int64_t coupled, int64_t height, int64_t width, REAL *x, REAL *z, const REAL *y,
                       const REAL *mask, int64_t masks, REAL *mean, const double *numbers, int64_t period, int64_t steps,
                       int groups, int threads) {
-    NAME(amd_work) work = {channels, coupled, height, width,   masks,  planes, planes / channels, period,
-                           x,        z,       mean,   y,       mask,   numbers, groups};
-    int64_t size = (6 * coupled + 4) * STRIDE(width) * sizeof(REAL);
-    return sweep(NAME(amd_row), &work, size, planes / coupled, height, steps, threads);
+    REAL *ones = NAME(row_of_ones)(width);
+    if (!ones) return 1;
+    NAME(amd_work) work = {channels, coupled, height, width, masks, planes, planes / channels, period, y, mask, ones,
+                           numbers,  groups,  mean != NULL};
+    NAME(field) fields[] = {{x, x, height, width, 1}, {z, z, height, width, 0}, {mean, mean, height, width, 0}};
+    sweep_shape shape = {planes / coupled, coupled, height, width, steps, 2, (9 * coupled + 5) * (WHOLE(width) + 16),
+                         mean ? 3 : 2};
+    int failed = NAME(sweep)(NAME(amd_row), &work, shape, fields, threads);
+    free_aligned(ones);
+    return failed;
 }
