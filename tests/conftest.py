@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 
 from mirrordescent import kernels
-from mirrordescent.kernels import loading
+from mirrordescent.kernels import call, loading
 
 # Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than
 # they gain.
@@ -42,6 +42,25 @@ def compiled():
         kernels.library()
     except kernels.KernelsUnavailable as error:
         pytest.skip(str(error))
+
+
+def levels():
+    """Return the levels of the kernels that this processor supports, the fastest first."""
+    try:
+        return kernels.supported_levels()
+    except kernels.KernelsUnavailable:
+        return ()
+
+
+@pytest.fixture(params=levels() or ["torch"])
+def every_level(request, monkeypatch):
+    """Run a test on every level of the kernels that this processor supports.
+
+    A test that needs kernels also uses the fixture ``compiled``.
+    """
+    if request.param != "torch":
+        monkeypatch.setattr(call, "level", lambda: request.param)
+    return request.param
 
 
 def forget_library():

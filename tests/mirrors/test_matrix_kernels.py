@@ -28,7 +28,7 @@ SHAPES = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "every_level")
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):
