@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,9 @@ from hypothesis import settings
 
 from mirrordescent import kernels
 from mirrordescent.kernels import call, loading
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fresh_python import FreshPython
 
 # Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than
 # they gain.
@@ -33,6 +38,14 @@ def private_cache(tmp_path_factory, monkeypatch):
     """
     folder = tmp_path_factory.getbasetemp() / "caches" / str(next(numbers_of_caches))
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(folder))
+
+
+@pytest.fixture(scope="session")
+def fresh_python(tmp_path_factory):
+    """Run code in a new process that has imported torch, and nothing of this library."""
+    python = FreshPython(tmp_path_factory.mktemp("fresh_python"))
+    yield python
+    python.close()
 
 
 @pytest.fixture
