@@ -41,6 +41,7 @@ from mirrordescent.problems import (
 )
 from mirrordescent.problems.fits import Fit
 from mirrordescent.problems.operators import norm_bound, require_adjoint
+from mirrordescent.solving import Rule
 
 DOUBLE = torch.float64
 
