@@ -3,11 +3,17 @@
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+class LabelledArray(Protocol):
+    """A Series or DataFrame of pandas, or a DataArray of xarray."""
+
+    def to_numpy(self) -> Any: ...
 
 
 def as_tensor(data: Any, name: str = "data") -> Tensor:

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent._internal.arrays import is_labelled, labelled_like
+from mirrordescent._internal.arrays import LabelledArray, is_labelled, labelled_like
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Pixels: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
-ImageLike: TypeAlias = Union[Tensor, Array, "Image.Image", Any]
+ImageLike: TypeAlias = Union[Tensor, Array, "Image.Image", LabelledArray]
 """An image or a batch of images.
 
 A tensor (…, height, width), a NumPy array (…, height, width, channels), a Pillow image, a DataFrame
@@ -115,7 +115,7 @@ def as_mask(mask: ImageLike) -> Tensor:
         mask, _ = unlabelled(mask)
     if isinstance(mask, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(mask)) != 0
-    return torch.from_numpy(pixels_of(mask).mean(-1) >= 0.5)
+    return torch.from_numpy(pixels_of(cast("Image.Image", mask)).mean(-1) >= 0.5)
 
 
 def pixels_of(picture: Image.Image) -> Pixels:

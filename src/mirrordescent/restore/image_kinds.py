@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent._internal.arrays import is_labelled
+from mirrordescent._internal.arrays import LabelledArray, is_labelled
 from mirrordescent._internal.image_arrays import Array, unlabelled, values_of
 from mirrordescent.restore.compression import Compression, compression_of
 from mirrordescent.restore.degradation import enlarge
@@ -19,7 +19,7 @@ from mirrordescent.restore.photo import GREY_MODES, KEPT_MODES, LARGEST
 if TYPE_CHECKING:
     from PIL import Image
 
-AnyImage: TypeAlias = Union[Tensor, Array, "Image.Image", Any]
+AnyImage: TypeAlias = Union[Tensor, Array, "Image.Image", LabelledArray]
 Kind = TypeVar("Kind", bound=AnyImage)
 Convert: TypeAlias = Callable[[Tensor], AnyImage]
 
@@ -74,7 +74,7 @@ def pixels_of_any(image: AnyImage) -> Pixels:
         pixels = _of_array(numbers)
         return replace(pixels, back=lambda result: label(cast(Array, pixels.back(result))))
     if hasattr(image, "getpixel"):
-        return _of_picture(image)
+        return _of_picture(cast("Image.Image", image))
     raise TypeError(
         "an image must be a tensor, a Pillow image, or an array of NumPy, pandas or xarray, "
         f"got {type(image).__name__}"
