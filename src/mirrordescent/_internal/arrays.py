@@ -106,6 +106,11 @@ def tree_of(data: Any, name: str) -> Any:
     """Return a tensor, or a dict of tensors, with the numbers of an array or a dict of arrays."""
     if isinstance(data, Mapping):
         return {key: as_tensor(part, f"{name}[{key!r}]") for key, part in data.items()}
+    if not isinstance(data, Tensor | np.ndarray) and not is_labelled(data):
+        raise TypeError(
+            f"{name} must be a tensor or a dict of tensors, or an array of NumPy, pandas or "
+            f"xarray, got {type(data).__name__}"
+        )
     return as_tensor(data, name)
 
 
