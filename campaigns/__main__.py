@@ -34,7 +34,7 @@ SMALL = {
     "optim": 15,
     "processes": 1,
     "race": 1,
-    "load": 120,
+    "load": 60,
     "bounds": 23,
 }
 """Number of cases of each campaign in the campaign ``small``."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
 from mirrordescent import kernels
-from mirrordescent.kernels import loading
+from mirrordescent.kernels import call, loading
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fresh_python import FreshPython
 
 # Most tensors here are tiny, and threads that wait for each other on a busy machine cost more than
 # they gain.
@@ -35,6 +40,14 @@ def private_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MIRRORDESCENT_CACHE", str(folder))
 
 
+@pytest.fixture(scope="session")
+def fresh_python(tmp_path_factory):
+    """Run code in a new process that has imported torch, and nothing of this library."""
+    python = FreshPython(tmp_path_factory.mktemp("fresh_python"))
+    yield python
+    python.close()
+
+
 @pytest.fixture
 def compiled():
     """Skip a test if there are no compiled kernels."""
@@ -42,6 +55,25 @@ def compiled():
         kernels.library()
     except kernels.KernelsUnavailable as error:
         pytest.skip(str(error))
+
+
+def levels():
+    """Return the levels of the kernels that this processor supports, the fastest first."""
+    try:
+        return kernels.supported_levels()
+    except kernels.KernelsUnavailable:
+        return ()
+
+
+@pytest.fixture(params=levels() or ["torch"])
+def every_level(request, monkeypatch):
+    """Run a test on every level of the kernels that this processor supports.
+
+    A test that needs kernels also uses the fixture ``compiled``.
+    """
+    if request.param != "torch":
+        monkeypatch.setattr(call, "level", lambda: request.param)
+    return request.param
 
 
 def forget_library():

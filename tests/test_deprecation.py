@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,11 +15,7 @@ from mirrordescent._internal.deprecation import MOVED_MODULES
 CHILD = "import warnings; warnings.simplefilter('error'); "
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-
-def test_old_module_paths_warn_and_name_the_new_ones():
+def test_old_module_paths_warn_and_name_the_new_ones(fresh_python):
     """In a process of its own, since importing an old path binds it to the package."""
     code = f"""
 import importlib, warnings
@@ -34,7 +29,7 @@ for old, new in {MOVED_MODULES!r}.items():
     assert all(issubclass(w.category, DeprecationWarning) for w in caught), old
     assert any(target.__name__ in str(w.message) for w in caught), old
 """
-    done = run(code)
+    done = fresh_python(code)
     assert done.returncode == 0, done.stderr
 
 
@@ -66,9 +61,9 @@ def test_every_warning_names_the_version_that_removes_the_name():
     assert len(calls) == 1, "messages end with deprecation.OUTLOOK"
 
 
-def test_functions_keep_their_names_beside_old_packages():
+def test_functions_keep_their_names_beside_old_packages(fresh_python):
     """Importing a submodule by its old path must not replace md.solve by a module."""
-    done = run(
+    done = fresh_python(
         "import mirrordescent as md, mirrordescent.solve.loop, mirrordescent.auto.trial\n"
         "import torch\n"
         "problem = md.Quadratic(torch.ones(2), centre=torch.ones(1, 2))\n"
@@ -81,14 +76,14 @@ def test_functions_keep_their_names_beside_old_packages():
 @pytest.mark.parametrize(
     "path", ["solving.loop", "automatic.trial", "_internal.cache", "zoo.storage"]
 )
-def test_every_module_can_be_imported_by_its_path(path):
-    done = run(
+def test_every_module_can_be_imported_by_its_path(path, fresh_python):
+    done = fresh_python(
         f"{CHILD}import mirrordescent.{path} as module; assert module.__name__.endswith('{path}')"
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_function_that_uses_the_library_can_be_sent_to_another_process():
+def test_a_function_that_uses_the_library_can_be_sent_to_another_process(fresh_python):
     def minimise(centre):
         import torch
 
@@ -97,7 +92,7 @@ def test_a_function_that_uses_the_library_can_be_sent_to_another_process():
 
     sent = cloudpickle.dumps(minimise)
     code = f"import pickle; print(pickle.loads({sent!r})(2.0))"
-    done = run(code)
+    done = fresh_python(code)
     assert done.stdout.strip() == "2.0", done.stderr
 
 
@@ -105,7 +100,7 @@ def test_dir_shows_public_names_only():
     assert dir(md) == sorted(md.__all__)
 
 
-def test_names_that_left_the_package_for_learning_warn():
+def test_names_that_left_the_package_for_learning_warn(fresh_python):
     import mirrordescent.learn as learn
 
     for name, place in {
@@ -118,7 +113,7 @@ def test_names_that_left_the_package_for_learning_warn():
     }.items():
         with pytest.warns(DeprecationWarning, match=f"mirrordescent.{place}"):
             assert getattr(learn, name).__name__ == place.rpartition(".")[2]
-    done = run(
+    done = fresh_python(
         "import warnings; warnings.simplefilter('ignore')\n"
         "from mirrordescent.learn import unroll; assert callable(unroll)"
     )
@@ -136,11 +131,11 @@ def test_names_that_left_the_package_for_learning_warn():
         "from mirrordescent.solve.stopping import Look",
     ],
 )
-def test_warnings_about_old_names_are_shown_for_the_line_that_uses_them(line, tmp_path):
+def test_warnings_about_old_names_are_shown_for_the_line(line, tmp_path, fresh_python):
     """Python hides a DeprecationWarning that belongs to a library."""
     script = tmp_path / "script.py"
     script.write_text(line)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    done = fresh_python.script(script)
     assert done.returncode == 0, done.stderr
     old = line.rpartition(" ")[2].rpartition(".")[2]
     warned = [

@@ -12,7 +12,7 @@ from mirrordescent.recipes.architectures import initialised, small_cnn
 SHAPES = [(3, 5), (1,), (0,), (70_001,), (4, 2, 3)]
 
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "every_level")
 
 
 def numbers(seed, dtype):

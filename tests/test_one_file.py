@@ -6,9 +6,6 @@ Each then solves, learns, is saved and loaded, is diagnosed, and (map, method) t
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -138,7 +135,7 @@ def test_it_solves(name, problem):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_it_learns_and_comes_back_from_a_file(name, problem, tmp_path):
+def test_it_learns_and_comes_back_from_a_file(name, problem, tmp_path, fresh_python):
     method = METHODS[name]()
     before = md.solve(problem, method, iterations=10).value.mean()
     learn(
@@ -155,18 +152,19 @@ def test_it_learns_and_comes_back_from_a_file(name, problem, tmp_path):
     with pytest.raises(
         PartMissing, match=rf"of the module {__name__}, which has not been imported"
     ):
-        raise_in_another_process(path)
+        raise_in_another_process(path, fresh_python)
 
 
-def raise_in_another_process(path: Path) -> None:
+def raise_in_another_process(path, fresh_python):
     """Load an entry where its classes are not defined."""
     code = (
         "from mirrordescent import zoo\n"
         f"try:\n    zoo.load({str(path)!r})\n"
         "except LookupError as e:\n    print(e)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    raise PartMissing(run.stdout)
+    done = fresh_python(code)
+    assert done.returncode == 0, done.stderr
+    raise PartMissing(done.stdout)
 
 
 @pytest.mark.parametrize("name", METHODS)

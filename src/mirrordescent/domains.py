@@ -38,6 +38,9 @@ class Domain(Part, ABC):
     bounded: bool = False
     """Whether the set is bounded."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
     def contains(self, x: Tree, *, closed: bool = False) -> Tensor:
         """Tell for every sample whether x lies in the interior, or in the closed set: (batch,)."""
 

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal import html
+
 Config: TypeAlias = dict[str, Any]
 M = TypeVar("M", bound=nn.Module)
 
@@ -87,6 +89,10 @@ class Part:
             return ""
         shown = {name: _short_repr(value) for name, value in config.items()}
         return ", ".join(f"{name}={text}" for name, text in shown.items() if text)
+
+    def _repr_html_(self) -> str:
+        """Return the name of the class, and all parts when it is clicked, for notebooks."""
+        return html.details(type(self).__name__, repr(self))
 
 
 def _argument_names(cls: type) -> list[str]:

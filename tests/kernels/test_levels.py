@@ -1,50 +1,17 @@
-"""Every level of the processor computes the same as torch."""
+"""The choice of a level of the processor.
+
+Tests that compare kernels with torch use the fixture ``every_level``.
+"""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from mirrordescent import kernels
-from mirrordescent.kernels import loading, sources
-
-ROOT = Path(__file__).parents[2]
-COMPARISONS = (
-    "tests/methods/test_kernels.py",
-    "tests/mirrors/test_matrix_kernels.py",
-    "tests/mirrors/test_power_kernels.py",
-    "tests/test_moment_kernels.py",
-    "tests/methods/test_signals.py",
-    "tests/problems/test_grid_tv.py",
-    "tests/problems/test_holes.py",
-    "tests/problems/test_features.py",
-    "tests/problems/test_ridge_kernels.py",
-    "tests/optim/test_compiled.py",
-)
-"""Tests that compare kernels with torch."""
+from mirrordescent.kernels import call, loading, sources
 
 pytestmark = pytest.mark.usefixtures("compiled")
-
-
-@pytest.mark.parametrize("level", loading.LEVELS[1:])
-def test_comparisons_with_torch_pass_on_lower_levels(level):
-    """The fastest level is used by all other tests."""
-    if level not in kernels.supported_levels()[1:]:
-        pytest.skip(f"{level} is the fastest level here, or is not supported")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *COMPARISONS],
-        cwd=ROOT,
-        env={**os.environ, loading.LEVEL_VARIABLE: level},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
 @pytest.mark.parametrize("level", loading.LEVELS)
@@ -77,3 +44,8 @@ def test_every_level_has_every_kernel():
     for symbol in sources.symbols(kernels.supported_levels()):
         assert hasattr(library, symbol), symbol
     assert not hasattr(library, "kernel_level_missing")
+
+
+def test_tests_on_every_level_call_its_functions(every_level):
+    function = call.function("image_sums", torch.float32)
+    assert function._function.__name__ == f"image_sums_float_{every_level}"

@@ -149,11 +149,11 @@ def entries(folder):
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def test_a_killed_run_resumes_to_the_identical_result(tmp_path):
+def test_a_killed_run_resumes_to_the_identical_result(tmp_path, fresh_python):
     """Killed twice by SIGKILL, at meta-steps that are no checkpoints."""
 
     def run(*args):
-        return subprocess.run([sys.executable, SCRIPT, *map(str, args)], check=False).returncode
+        return fresh_python.script(SCRIPT, *args).returncode
 
     assert run(tmp_path / "whole", tmp_path / "whole.out") == 0
     assert run(tmp_path / "cut", tmp_path / "cut.out", 11) == -signal.SIGKILL
@@ -165,13 +165,9 @@ def test_a_killed_run_resumes_to_the_identical_result(tmp_path):
     assert entries(tmp_path / "whole") == entries(tmp_path / "cut")
 
 
-def test_two_processes_give_the_result_of_one(tmp_path):
-    assert (
-        subprocess.run(
-            [sys.executable, SCRIPT, str(tmp_path / "one"), str(tmp_path / "one.out")], check=False
-        ).returncode
-        == 0
-    )
+def test_two_processes_give_the_result_of_one(tmp_path, fresh_python):
+    done = fresh_python.script(SCRIPT, tmp_path / "one", tmp_path / "one.out")
+    assert done.returncode == 0, done.stderr
     command = [
         sys.executable,
         "-m",

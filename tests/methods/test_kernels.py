@@ -1,6 +1,8 @@
-"""The kernels take the steps of the methods."""
+"""The kernels take the steps of the methods, on every level of the processor."""
 
 from __future__ import annotations
+
+from unittest import mock
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import mirrordescent as md
 from mirrordescent import kernels
 from mirrordescent.execution import fast_run
+from mirrordescent.kernels import call
 from mirrordescent.methods import Equipped, ScheduledPrimalDual
 from mirrordescent.mirrors import Euclidean, Stencil
 from mirrordescent.oracles import Default, Noisy, Rounded
@@ -113,23 +116,37 @@ def pairs(*kinds):
     ]
 
 
+def on_every_level(run, *arguments, **options):
+    """Yield each level of the processor, and the result of a function there."""
+    for level in kernels.supported_levels():
+        with mock.patch.object(call, "level", new=lambda level=level: level):
+            yield level, run(*arguments, **options)
+
+
 def compare(name, task, dtype, steps=12):
-    """Take every step in both ways, from the same state."""
+    """Take every step in both ways, from the same state, on all levels."""
     plain = METHODS[name](dtype)
     kernel = fast_run(plain, task, Default())
     state = plain.init(task.start(), task)
     with torch.no_grad():
         for _ in range(steps):
-            other = kernel(state, 1)
+            others = list(on_every_level(kernel, state, 1))
             state = plain.step(task, state, Default())
-            assert other.k == state.k
-            for part in PARTS.get(name, ("x", "u")):
-                assert close(getattr(state, part), getattr(other, part), WITHIN[dtype]), part
             relaxed = getattr(state, "relaxed", None)
             assert (relaxed is not None) == ("relaxed" in name)
-            if relaxed is not None:
-                assert close(relaxed.x, other.relaxed.x, WITHIN[dtype])
-                assert close(relaxed.u, other.relaxed.u, WITHIN[dtype])
+            names = [*PARTS.get(name, ("x", "u")), *(["relaxed"] if relaxed is not None else [])]
+            expected = [leaf for part in names for leaf in numbers(getattr(state, part))]
+            limits = [
+                WITHIN[dtype] * leaf.abs().amax().clamp(min=1).expand(leaf.numel())
+                for leaf in expected
+                if leaf.numel()
+            ]
+            for level, other in others:
+                assert other.k == state.k
+                found = [leaf for part in names for leaf in numbers(getattr(other, part))]
+                assert [leaf.shape for leaf in found] == [leaf.shape for leaf in expected]
+                error = (flat(found) - flat(expected)).abs()
+                assert bool((error <= torch.cat(limits)).all()), level
             yield state
 
 
@@ -138,13 +155,14 @@ def both(one, other):
     return zip(leaves(one), leaves(other), strict=True)
 
 
-def close(one, other, tolerance):
-    sides = both(one, other)
-    return all(
-        (a - b).abs().amax() <= tolerance * max(1.0, float(a.abs().max()))
-        for a, b in sides
-        if a.numel()
-    )
+def numbers(part):
+    """Return the tensors of a part of a state; those of relaxed iterates are x and u."""
+    trees = (part.x, part.u) if hasattr(part, "u") else (part,)
+    return (tensor for tree in trees for tensor in leaves(tree))
+
+
+def flat(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 @pytest.mark.parametrize("dtype", WITHIN)
@@ -197,34 +215,42 @@ def test_many_steps_in_one_call_are_the_same_as_one_by_one(
     task = problem(kind, shape, torch.float32, **variant)
     plain = METHODS[name](torch.float32)
     kernel = fast_run(plain, task, Default())
-    one = many = plain.init(task.start(), task)
-    for _ in range(37):
-        one = kernel(one, 1)
+    start = plain.init(task.start(), task)
+
+    def one_by_one():
+        state = start
+        for _ in range(37):
+            state = kernel(state, 1)
+        return state
+
+    def in_two_calls():
+        return kernel(kernel(start, 5), 32)
+
+    single = dict(on_every_level(one_by_one))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    for steps in (5, 32):
-        many = kernel(many, steps)
-    assert one.k == many.k == 37
-    for part in PARTS.get(name, ("x", "u")):
-        assert all(torch.equal(a, b) for a, b in both(getattr(one, part), getattr(many, part))), (
-            part
-        )
-    if "relaxed" in name:
-        assert torch.equal(one.relaxed.x, many.relaxed.x)
-        assert all(torch.equal(a, b) for a, b in both(one.relaxed.u, many.relaxed.u))
+    for level, many in on_every_level(in_two_calls):
+        one = single[level]
+        assert one.k == many.k == 37
+        for part in PARTS.get(name, ("x", "u")):
+            sides = both(getattr(one, part), getattr(many, part))
+            assert all(torch.equal(a, b) for a, b in sides), (level, part)
+        if "relaxed" in name:
+            assert torch.equal(one.relaxed.x, many.relaxed.x)
+            assert all(torch.equal(a, b) for a, b in both(one.relaxed.u, many.relaxed.u))
 
 
 @pytest.mark.parametrize(("name", "kind"), pairs("one mask"))
 def test_solve_and_threads(name, kind, monkeypatch):
     task = problem(kind, (2, 3, 90, 70), torch.float64)
     plain = METHODS[name](torch.float64)
-    one, two = (md.solve(task, plain, iterations=60, fused=fused) for fused in (False, True))
-    torch.testing.assert_close(one.value, two.value)
+    one = md.solve(task, plain, iterations=60, fused=False)
+    two = dict(on_every_level(md.solve, task, plain, iterations=60, fused=True))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    three = md.solve(
-        task, plain, iterations=60
-    )  # they are compiled, and so used without being asked for
-    assert torch.equal(two.x, three.x)
-    assert not torch.equal(one.x, three.x)
+    # Kernels are used by default.
+    for level, three in on_every_level(md.solve, task, plain, iterations=60):
+        torch.testing.assert_close(one.value, two[level].value)
+        assert torch.equal(two[level].x, three.x)
+        assert not torch.equal(one.x, three.x)
 
 
 @pytest.mark.parametrize(
@@ -237,26 +263,27 @@ def test_solve_and_threads(name, kind, monkeypatch):
 def test_primal_dual_methods_stop_on_their_certificate(name, kind, variant):
     task = problem(kind, (3, 1, 20, 30), torch.float64, **variant)
     plain = METHODS[name](torch.float64)
-    one, two = (
-        md.solve(task, plain, iterations=3000, stop=md.gap(1e-6), check_every=20, fused=fused)
-        for fused in (False, True)
-    )
-    assert two.statuses == [md.Status.CONVERGED] * 3
-    assert one.steps.tolist() == two.steps.tolist()
-    torch.testing.assert_close(one.lower, two.lower)
+    options = {"iterations": 3000, "stop": md.gap(1e-6), "check_every": 20}
+    one = md.solve(task, plain, fused=False, **options)
+    for _, two in on_every_level(md.solve, task, plain, fused=True, **options):
+        assert two.statuses == [md.Status.CONVERGED] * 3
+        assert one.steps.tolist() == two.steps.tolist()
+        torch.testing.assert_close(one.lower, two.lower)
 
 
 @pytest.mark.parametrize("variant", [{}, {"isotropic": True}, {"coupled": True, "weights": True}])
 def test_what_the_kernel_was_told_proves_a_bound(variant):
     task = problem("one mask", (2, 2, 70, 20), torch.float64, **variant)
     plain = method(torch.float64)
-    one, two = (
-        md.solve(task, md.Certified(plain), iterations=30, fused=fused) for fused in (False, True)
-    )
-    torch.testing.assert_close(one.lower, two.lower)
-    assert torch.equal(md.solve(task, plain, iterations=30, fused=True).x, two.x)
+    one = md.solve(task, md.Certified(plain), iterations=30, fused=False)
+    alone = dict(on_every_level(md.solve, task, plain, iterations=30, fused=True))
+    certified = on_every_level(md.solve, task, md.Certified(plain), iterations=30, fused=True)
+    for level, two in certified:
+        torch.testing.assert_close(one.lower, two.lower)
+        assert torch.equal(alone[level].x, two.x)
 
 
+@pytest.mark.usefixtures("every_level")
 def test_a_bound_that_needs_the_points_is_left_to_the_method():
     task = problem("one mask", (2, 1, 20, 20), torch.float64, huber=0.1)
     plain = method(torch.float64)
@@ -269,6 +296,7 @@ def test_a_bound_that_needs_the_points_is_left_to_the_method():
     torch.testing.assert_close(found.lower, same.lower)
 
 
+@pytest.mark.usefixtures("every_level")
 def test_from_kernel_to_kernel():
     task = problem("own masks", (2, 1, 20, 30), torch.float64)
     plain = method(torch.float64)
@@ -284,6 +312,7 @@ def test_from_kernel_to_kernel():
     assert solved.statuses == [md.Status.CONVERGED] * 2
 
 
+@pytest.mark.usefixtures("every_level")
 @pytest.mark.parametrize("then", [md.DualFISTA, md.LPD])  # with a kernel, and without one
 def test_a_hand_over_to_another_method(then):
     task = problem("denoising", (2, 1, 20, 30), torch.float64)

@@ -33,6 +33,7 @@ KINDS = ("noise", "steps", "ties", "constant", "ramp", "bright")
 LENGTHS = (1, 2, 3, 7, 40)
 
 
+@pytest.mark.usefixtures("every_level")
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weight", [0.01, 0.5, 4.0, 1e3])
@@ -59,6 +60,7 @@ def test_the_taut_string_is_optimal(kind, weight, compiled):
         assert bool((solution.value - solution.lower <= 1e-9 * (1 + solution.value)).all())
 
 
+@pytest.mark.usefixtures("every_level")
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_trend_filtering_proves_a_small_gap(kind, compiled):

@@ -34,7 +34,7 @@ LARGE = [(530, 545), (560, 513)]
 """Shapes of which the threads compute one matrix together."""
 
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "every_level")
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):

@@ -10,7 +10,7 @@ from mirrordescent import kernels, optim
 from mirrordescent.execution.matrices import direction_function
 from mirrordescent.mirrors import PNorm
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "every_level")
 SIZES = [(96, 64), (7,), (3, 4, 5), (1,), (70_000,)]
 
 

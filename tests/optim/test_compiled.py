@@ -19,7 +19,7 @@ from mirrordescent.schedules import Reciprocal
 sys.path.insert(0, str(Path(__file__).parent))
 from steps import choices
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "every_level")
 
 
 def learned_spline(seed, knots=20):

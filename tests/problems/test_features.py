@@ -7,7 +7,7 @@ from mirrordescent import TVInpainting, kernels
 from mirrordescent.problems.features import image_features
 
 
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.usefixtures("compiled", "every_level")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 2, 9, 14), (2, 1, 1, 8), (2, 3, 8, 1), (1, 1, 5, 5)])
 @pytest.mark.parametrize("masked", ["none", "one", "each", "channels"])

@@ -46,7 +46,7 @@ def grid_tv(shape, variant, dtype=torch.float64):
     )
 
 
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.usefixtures("compiled", "every_level")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_kernels_agree_with_torch(shape, threads, monkeypatch):

@@ -21,6 +21,8 @@ VARIANTS = {
     "both": {"isotropic": True, "coupled": True},
     "huber": {"isotropic": True, "huber": 0.1},
 }
+pytestmark = pytest.mark.usefixtures("every_level")
+
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 SHAPE = (2, 2, 12, 10)
 

@@ -10,7 +10,7 @@ import mirrordescent as md
 from mirrordescent import kernels
 from mirrordescent.problems import LearnedRidges, RidgeProfile, ridge_evaluations
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "every_level")
 
 DTYPES = [torch.float32, torch.float64]
 SHAPES = {

@@ -282,6 +282,8 @@ def test_no_dual_point_gives_more_than_the_optimum(variant, data):
         bound = problem.lower_bound(u)
         assert (bound <= optimum * (1 + 1e-9)).all()
         ascent.zero_grad()
+        if (bound > 0.98 * optimum).all():
+            break
         (-bound.sum()).backward()
         ascent.step()
     assert bound.sum() > first.sum() + 1

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -11,7 +12,9 @@ from PIL import Image
 
 import mirrordescent as md
 from mirrordescent._internal import html
+from mirrordescent.automatic.outcome import AutoResult
 from mirrordescent.methods import LBFGS
+from mirrordescent.racing import Contestant, RaceResult
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +122,50 @@ def test_arguments_in_another_order_or_of_another_type_are_explained(problem, ar
 def test_curves_of_few_or_infinite_values_are_empty():
     assert html.curve([0, 1], [1.0, math.inf], "f") == ""
     assert re.search("polyline", html.curve([0, 1], [1.0, -1.0], "f"))
+
+
+def texts_of(shown):
+    root = ElementTree.fromstring(shown._repr_html_())
+    return " ".join(root.itertext())
+
+
+def test_problems_show_their_facts_and_images(problem):
+    text = texts_of(problem)
+    assert "TVDenoising" in text
+    assert "(3, 12, 10)" in text
+    assert problem._repr_html_().count("<img") == 2
+    other = md.Function(lambda x: x.sum(-1), domain=md.domains.Simplex())
+    assert "Simplex()" in texts_of(other)
+    assert "<img" not in other._repr_html_()
+
+
+def test_entries_show_what_they_are_for():
+    card = md.zoo.card("image-tv")
+    assert len(repr(card)) < 300
+    assert card.description in repr(card)
+    for text in (card.description, card.family, "geometry"):
+        assert text in texts_of(card)
+    method = md.zoo.load("image-tv")
+    assert texts_of(method).startswith(type(method).__name__)
+    assert repr(method) in texts_of(method)
+
+
+def test_verdicts_are_sentences_and_tables(problem):
+    certificate = md.certify(problem, 1e-2, cache=False)
+    found = certificate.verify(problem)
+    assert repr(found) == f"<Verification: {found}>"
+    diagnosis = md.theory.diagnose(md.GD(0.1), problem, iterations=3)
+    assert len(repr(diagnosis)) < 200
+    text = texts_of(diagnosis)
+    for verdict in diagnosis.verdicts:
+        assert verdict.assumption in text
+        assert verdict.reason in text
+    unseen = RaceResult(torch.tensor([3, 4]), 0.002)
+    winner = Contestant("PDHG", md.PDHG(), "classical", unseen, unseen=unseen)
+    result = AutoResult(
+        "mine", winner.method, False, "Do not learn <it>.", 0.1, winner, None, [winner], [],
+        Path("mine.safetensors"), 1.0,
+    )  # fmt: skip
+    assert repr(result) == "<AutoResult for mine: Do not learn <it>.>"
+    assert "Do not learn <it>." in texts_of(result)
+    assert "2 of 2 solved, 4 iterations, 2 ms" in texts_of(result)

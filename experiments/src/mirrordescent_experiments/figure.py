@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,14 +19,17 @@ STYLES = ("-", "--", ":")
 
 
 def draw_panel(
-    panel: Panel, title: str, path: Path, ranges: Mapping[str, tuple[Tensor, Tensor]] | None = None
+    panel: Panel,
+    title: str,
+    paths: Sequence[Path],
+    ranges: Mapping[str, tuple[Tensor, Tensor]] | None = None,
 ) -> None:
     """Draw the mean of every method, with the range of its runs.
 
     Args:
         panel: Curves to draw.
         title: Title of the figure.
-        path: File to write; its suffix is .png or .svg.
+        paths: Files to write; their suffixes are .png or .svg.
         ranges: Lowest and highest values of curves that are means of several runs.
     """
     figure = _figure(9, 5.5)
@@ -54,10 +57,10 @@ def draw_panel(
     )
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
-    _save(figure, path)
+    _save(figure, paths)
 
 
-def draw_pictures(pictures: Mapping[str, Tensor], path: Path) -> None:
+def draw_pictures(pictures: Mapping[str, Tensor], paths: Sequence[Path]) -> None:
     """Draw images (channels, height, width) in a row, each under its title."""
     figure = _figure(3.2 * len(pictures), 3.6)
     row = figure.subplots(1, len(pictures), squeeze=False)[0]
@@ -66,10 +69,12 @@ def draw_pictures(pictures: Mapping[str, Tensor], path: Path) -> None:
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes.set_title(title)
         axes.axis("off")
-    _save(figure, path)
+    _save(figure, paths)
 
 
-def draw_groups(groups: Mapping[str, Tensor], quantity: str, title: str, path: Path) -> None:
+def draw_groups(
+    groups: Mapping[str, Tensor], quantity: str, title: str, paths: Sequence[Path]
+) -> None:
     """Draw a dot for every number of the groups, one group after the other."""
     figure = _figure(9, 5)
     axes = figure.subplots()
@@ -80,7 +85,7 @@ def draw_groups(groups: Mapping[str, Tensor], quantity: str, title: str, path: P
     axes.set(xlabel="entry", ylabel=quantity, title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
-    _save(figure, path)
+    _save(figure, paths)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -89,10 +94,15 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _save(figure: Figure, path: Path) -> None:
-    """Write a figure: the same figure gives the same bytes."""
-    if path.suffix == ".png":
-        figure.savefig(path, dpi=110)
-        return
-    with rc_context({"svg.hashsalt": path.stem}):
-        figure.savefig(path, metadata={"Date": None})
+def _save(figure: Figure, paths: Sequence[Path]) -> None:
+    """Write a figure to files: the same figure gives the same bytes.
+
+    The layout is computed for the first file and kept for the others.
+    """
+    for path in paths:
+        if path.suffix == ".png":
+            figure.savefig(path, dpi=110)
+        else:
+            with rc_context({"svg.hashsalt": path.stem}):
+                figure.savefig(path, metadata={"Date": None})
+        figure.set_layout_engine("none")

@@ -92,29 +92,28 @@ class Result:
         (folder / "claims.md").write_text(self.markdown(), encoding="utf-8")
         (folder / "summary.json").write_text(self.as_json(), encoding="utf-8")
         for figure in self.figures():
-            for suffix in (".png", ".svg"):
-                self.draw(figure, folder / f"{figure}{suffix}")
+            self.draw(figure, folder / f"{figure}.png", folder / f"{figure}.svg")
         self.page().write(folder / "index.html")
 
     def figures(self) -> dict[str, str]:
         """Return the panels, rows of pictures and groups that can be drawn, by file name."""
         return {file_name(name): name for name in (*self.panels, *self.pictures, *self.groups)}
 
-    def draw(self, figure: str, path: Path) -> None:
+    def draw(self, figure: str, *paths: Path) -> None:
         """Draw a figure.
 
         Args:
             figure: File name of a panel, a row of pictures or a group, without its suffix.
-            path: File to write; its suffix is .png or .svg.
+            paths: Files to write; their suffixes are .png or .svg.
         """
         name = self.figures()[figure]
         title = f"{self.title}: {name}"
         if name in self.panels:
-            draw_panel(self.panels[name], title, path, self.ranges.get(name, {}))
+            draw_panel(self.panels[name], title, paths, self.ranges.get(name, {}))
         elif name in self.pictures:
-            draw_pictures(self.pictures[name], path)
+            draw_pictures(self.pictures[name], paths)
         else:
-            draw_groups(self.groups[name], name, title, path)
+            draw_groups(self.groups[name], name, title, paths)
 
     def page(self) -> Page:
         """Return all content as an HTML page: claims first, then the evidence."""

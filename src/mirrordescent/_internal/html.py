@@ -20,6 +20,9 @@ SIDE = 160
 MOST_PIXELS = 512
 """Largest side of an embedded picture. Larger ones are subsampled."""
 
+MOST_PICTURES = 4
+"""Largest number of pictures of a batch."""
+
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
     """Return a table of names and values.
@@ -68,7 +71,7 @@ def picture(image: Tensor) -> str:
     """Return an image element of pixels (1 or 3 channels, height, width) from 0 to 1."""
     data = base64.b64encode(png(image)).decode()
     return (
-        f'<img src="data:image/png;base64,{data}" alt="solution" '
+        f'<img src="data:image/png;base64,{data}" alt="image" '
         f'style="height:{SIDE}px;image-rendering:pixelated;margin:4px"/>'
     )
 
@@ -91,6 +94,17 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + check
 
 
-def is_picture(x: object) -> bool:
-    """Return whether x is a batch of grey or colour images."""
-    return isinstance(x, Tensor) and x.ndim == 4 and x.shape[1] in (1, 3) and min(x.shape) > 0
+def pictures(x: object) -> list[str]:
+    """Return elements of the first images of a batch of grey or colour images, else nothing."""
+    if not isinstance(x, Tensor) or x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape) < 1:
+        return []
+    return [picture(image) for image in x[:MOST_PICTURES]]
+
+
+def details(summary: str, text: str) -> str:
+    """Return a summary that shows a text when it is clicked.
+
+    >>> details("A map", "<…>")
+    '<details><summary>A map</summary><pre>&lt;…&gt;</pre></details>'
+    """
+    return f"<details><summary>{escape(summary)}</summary><pre>{escape(text)}</pre></details>"

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mirrordescent._internal.arrays import LabelledArray, is_labelled, labelled_like
+
 if TYPE_CHECKING:
     from PIL import Image
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Pixels: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
-ImageLike: TypeAlias = Union[Tensor, Array, "Image.Image"]
+ImageLike: TypeAlias = Union[Tensor, Array, "Image.Image", LabelledArray]
 """An image or a batch of images.
 
-A tensor (…, height, width), a NumPy array (…, height, width, channels), or a Pillow image.
+A tensor (…, height, width), a NumPy array (…, height, width, channels), a Pillow image, a DataFrame
+of pandas (height, width), or a DataArray of xarray with the dimensions of an array. An axis of a
+DataArray with one of the names in CHANNEL_AXES may stand anywhere.
 """
+
+CHANNEL_AXES = ("band", "bands", "channel", "channels", "c", "colour", "color", "rgb")
+"""Names of an axis of colours, in lower case."""
 
 _LARGEST = {
     torch.bool: 1,
@@ -42,10 +49,12 @@ def as_images(images: ImageLike | Sequence[ImageLike]) -> Tensor:
     """
     if isinstance(images, (list, tuple)):
         return _concatenate([as_images(image) for image in images])
+    if is_labelled(images):
+        images, _ = unlabelled(images)
     if not isinstance(images, (Tensor, np.ndarray)):
         if not hasattr(images, "getpixel"):
             raise TypeError(
-                "images must be tensors, NumPy arrays or Pillow images, "
+                "images must be tensors, Pillow images, or arrays of NumPy, pandas or xarray, "
                 f"got {type(images).__name__}"
             )
         images = pixels_of(cast("Image.Image", images))
@@ -58,6 +67,22 @@ def as_images(images: ImageLike | Sequence[ImageLike]) -> Tensor:
     scaled = _scale(tensor)
     missing = 4 - scaled.ndim
     return scaled.reshape(*[1] * missing, *scaled.shape).contiguous()
+
+
+def unlabelled(image: Any) -> tuple[Array, Callable[[Array], Any]]:
+    """Return the numbers of an image of pandas or xarray, with channels last if there are any.
+
+    Also return a function that gives such numbers the labels of the image.
+    """
+    names = [str(name).lower() for name in getattr(image, "dims", ())]
+    channels = [axis for axis, name in enumerate(names) if name in CHANNEL_AXES]
+    numbers = image.to_numpy()
+    if len(channels) != 1 or numbers.ndim < 3:
+        return numbers, lambda array: labelled_like(array, image)
+    (axis,) = channels
+    return np.moveaxis(numbers, axis, -1), lambda array: labelled_like(
+        np.moveaxis(array, -1, axis), image
+    )
 
 
 def _concatenate(batches: list[Tensor]) -> Tensor:
@@ -86,9 +111,11 @@ def as_mask(mask: ImageLike) -> Tensor:
     """
     if isinstance(mask, Tensor):
         return mask if mask.dtype == torch.bool else mask != 0
+    if is_labelled(mask):
+        mask, _ = unlabelled(mask)
     if isinstance(mask, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(mask)) != 0
-    return torch.from_numpy(pixels_of(mask).mean(-1) >= 0.5)
+    return torch.from_numpy(pixels_of(cast("Image.Image", mask)).mean(-1) >= 0.5)
 
 
 def pixels_of(picture: Image.Image) -> Pixels:

@@ -64,15 +64,16 @@ def current_listener() -> Callable[[str, int, int], object] | None:
 
 
 class ProgressBar:
-    """A progress bar on standard error.
+    """A progress bar on standard error or in a notebook.
 
-    If standard error is not a terminal, or the package rich is not installed, lines of text are
-    printed from time to time instead.
+    If neither is possible, or the package rich is not installed, lines of text are printed from
+    time to time instead.
 
     Args:
         label: Label of the bar.
         total: Number of steps of the work.
-        show: Whether to show the bar. With None, it appears on a terminal after a second.
+        show: Whether to show the bar. With None, it appears after a second on a terminal, and in a
+            notebook if ipywidgets is installed.
         estimate: Whether to estimate the remaining time from the pace so far.
     """
 
@@ -105,10 +106,10 @@ class ProgressBar:
     def _is_due(self) -> bool:
         if self.show is not None:
             return self.show
-        return sys.stderr.isatty() and perf_counter() - self.began > DELAY
+        return perf_counter() - self.began > DELAY and _shows_bars()
 
     def _open(self) -> _Display:
-        if sys.stderr.isatty() and find_spec("rich") is not None:
+        if _shows_bars() and find_spec("rich") is not None:
             return _Bar(self.label, self.total, self.estimate)
         return _Lines(self.label, self.total)
 
@@ -120,6 +121,18 @@ class ProgressBar:
             self._display.stop()
 
 
+def _shows_bars() -> bool:
+    """Return whether a bar can be drawn: on a terminal, or as a widget of a notebook."""
+    return sys.stderr.isatty() or (_in_notebook() and find_spec("ipywidgets") is not None)
+
+
+def _in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
 class _Display(Protocol):
     """A bar or lines of text."""
 
@@ -129,7 +142,7 @@ class _Display(Protocol):
 
 
 class _Bar:
-    """A bar on a terminal, by the package rich."""
+    """A bar on a terminal or in a notebook, by the package rich."""
 
     def __init__(self, label: str, total: int, estimate: bool) -> None:
         from rich.console import Console

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from mirrordescent._internal import html
 from mirrordescent.automatic.candidates import PLAIN
 from mirrordescent.automatic.guarantees import in_words as share_in_words, tail_of
 from mirrordescent.automatic.outside import OutsideResult
@@ -42,7 +44,7 @@ class Evidence:
     worst_case: WorstCase | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class AutoResult:
     """The solver to use for a class of problems.
 
@@ -104,6 +106,16 @@ class AutoResult:
 
     def __str__(self) -> str:
         return self.words
+
+    def __repr__(self) -> str:
+        return f"<AutoResult for {self.name}: {self.words}>"
+
+    def _repr_html_(self) -> str:
+        """Return the recommendation, and the times on unseen problems, for notebooks."""
+        rows = [
+            (each.name, str(each.unseen)) for each in self.contestants if each.unseen is not None
+        ]
+        return f"<div><p>{escape(self.words)}</p>{html.table(rows)}</div>"
 
 
 def proof_note(conditions: Sequence[str] | None) -> str:

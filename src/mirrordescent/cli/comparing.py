@@ -1,25 +1,26 @@
 """``mirrordescent compare``: measure a learned method against other methods."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import tyro
 from tyro.conf import Positional
 
-from mirrordescent.cli.output import AsJSON, join_argument_lines
+from mirrordescent.cli.output import AsJSON, Entry, Folder, join_argument_lines
 
 
 @join_argument_lines
 def compare(
-    entry: Positional[str],
+    entry: Positional[Entry],
     problem: Literal["inpaint", "denoise"] = "inpaint",
-    images: str = "bundled",
+    images: Annotated[str, tyro.conf.arg(metavar="FOLDER|bundled")] = "bundled",
     count: int = 8,
     size: int = 96,
     weight: float = 0.15,
     noise: float = 0.05,
     missing: float = 0.2,
     iterations: int = 500,
-    out: Path = Path("out/compare"),
+    out: Folder = Path("out/compare"),
     json: AsJSON = False,
 ) -> None:
     """Compare a learned method with other methods on your own photographs.

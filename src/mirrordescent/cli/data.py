@@ -1,8 +1,9 @@
 """``mirrordescent data``: list, fetch and verify data sets."""
 
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from mirrordescent.cli.output import AsJSON, DataDirectory, aligned, plain, show
@@ -61,7 +62,9 @@ def verify_datasets(
 
 @app.command(name="fetch")
 def fetch_dataset(
-    name: Positional[str], directory: DataDirectory = None, json: AsJSON = False
+    name: Annotated[Positional[str], arg(metavar="NAME")],
+    directory: DataDirectory = None,
+    json: AsJSON = False,
 ) -> None:
     """Fetch the missing files of a data set, and check all of its files.
 

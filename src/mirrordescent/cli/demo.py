@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from mirrordescent.cli.output import join_argument_lines
+from mirrordescent.cli.output import Folder, join_argument_lines
 
 
 @join_argument_lines
 def demo(
-    out: Path = Path("out/demo"),
+    out: Folder = Path("out/demo"),
     size: int = 128,
     iterations: int = 200,
     missing: float = 0.2,
@@ -21,7 +21,7 @@ def demo(
     restores them by total-variation inpainting, and is measured against the certified optimum.
     Step sizes of classical methods are tuned on other photographs. Then a small network is trained
     on digits, against Adam. Tables are printed, and a page is written to OUT. The
-    demonstration takes about a minute and downloads nothing.
+    demonstration takes less than a minute and downloads nothing.
 
     For example:
 

@@ -11,6 +11,8 @@ from tyro.conf import Positional
 from mirrordescent.cli.output import (
     AsJSON,
     DataDirectory,
+    Entry,
+    Folder,
     OptionalCount,
     aligned,
     join_argument_lines,
@@ -31,9 +33,9 @@ OWN_ITERATIONS = 2000
 
 @join_argument_lines
 def diagnose(
-    mirror: Positional[str],
+    mirror: Positional[Entry],
     problem: Annotated[str, tyro.conf.arg(metavar="KIND|PROBLEMS")],
-    out: Path = Path("out/diagnosis"),
+    out: Folder = Path("out/diagnosis"),
     count: int = 8,
     iterations: OptionalCount = None,
     exact_iterates: bool = False,

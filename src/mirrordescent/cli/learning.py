@@ -10,19 +10,19 @@ import tyro
 from tyro.conf import Positional, UseAppendAction
 
 from mirrordescent.cli.errors import is_mistake
-from mirrordescent.cli.output import AsJSON, DataDirectory, join_argument_lines
+from mirrordescent.cli.output import AsJSON, DataDirectory, Folder, join_argument_lines
 from mirrordescent.cli.problem_files import import_modules, load_family
 
 
 @join_argument_lines
 def learn(
     what: Annotated[Positional[str], tyro.conf.arg(metavar="PROBLEMS|CONFIG|NAME")],
-    runs: Path = Path("runs"),
-    out: Path = Path("out/zoo"),
+    runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
+    out: Folder = Path("out/zoo"),
     data: DataDirectory = None,
     resume: bool = True,
-    device: str = "cpu",
-    set: UseAppendAction[tuple[str, ...]] = (),
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "cpu",
+    set: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = (),
     modules: Annotated[
         UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="MODULE")
     ] = (),

@@ -26,6 +26,8 @@ OptionalCount: TypeAlias = Annotated[int | None, arg(metavar="N", help_behavior_
 NumberOrAuto: TypeAlias = Annotated[float | Literal["auto"], arg(metavar="NUMBER|auto")]
 Folder: TypeAlias = Annotated[Path, arg(aliases=["-o"], metavar="FOLDER")]
 """The folder of the results, ``--out`` or ``-o``."""
+Entry: TypeAlias = Annotated[str, arg(metavar="NAME|FILE")]
+"""The name of an entry of the zoo, or its file."""
 Quiet: TypeAlias = Annotated[
     bool, arg(aliases=["-q"], help="Print no progress, only results, warnings and errors.")
 ]

@@ -6,14 +6,19 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
-from mirrordescent.cli.output import AsJSON, DataDirectory, OptionalText, join_argument_lines
+from mirrordescent.cli.output import (
+    AsJSON,
+    DataDirectory,
+    OptionalText,
+    join_argument_lines,
+)
 
 
 @join_argument_lines
 def learn_prior(
     pictures: Annotated[Positional[str], tyro.conf.arg(metavar="FOLDER")],
-    out: Path = Path("out/zoo/my-prior"),
-    runs: Path = Path("runs"),
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = Path("out/zoo/my-prior"),
+    runs: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
     minutes: float = 60.0,
     grey: bool = False,
     modulus: float = 0.9,

@@ -69,7 +69,7 @@ class ObjectiveOptions:
         Positional[tuple[Path, ...]],
         tyro.conf.arg(metavar="PATH [PATH ...]", help_behavior_hint=""),
     ]
-    prior: str = "auto"
+    prior: Annotated[str, tyro.conf.arg(metavar="tv|photo|FILE")] = "auto"
     noise: NumberOrAuto = "auto"
     strength: float = 1.0
     weight: NumberOrAuto = "auto"

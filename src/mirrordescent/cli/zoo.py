@@ -3,7 +3,7 @@
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from mirrordescent.cli.output import AsJSON, aligned, outline, plain, show
+from mirrordescent.cli.output import AsJSON, Entry, aligned, outline, plain, show
 
 app = SubcommandApp()
 app.__doc__ = "List, show and verify the learned methods that come with the library."
@@ -33,7 +33,7 @@ def _version(versions: list[int]) -> str:
 
 
 @app.command(name="show")
-def show_entry(name: Positional[str], json: AsJSON = False) -> None:
+def show_entry(name: Positional[Entry], json: AsJSON = False) -> None:
     """Show the card of a learned method: its use, its training, and its measured results.
 
     For example: mirrordescent zoo show photo-inpaint-conjugate

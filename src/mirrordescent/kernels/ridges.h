@@ -34,6 +34,13 @@
 #endif
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+/* With 16 registers, all of them in use, clang copies sums from register to register. This keeps a sum where it is. */
+#if defined(__clang__) && defined(__AVX__) && !defined(__AVX512F__)
+#define STAY(sum) __asm__("" : "+x"(sum))
+#else
+#define STAY(sum)
+#endif
+
 /* The least multiple of `of` that is at least n. */
 static int64_t rounded_up(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 #endif
@@ -64,7 +71,10 @@ ALWAYS_INLINE void NAME(ridge_block)(const NAME(ridge_sum) *s, const REAL *from,
             UNROLL(8)
             for (int m = 0; m < sums; m++)
                 UNROLL(3)
-                for (int a = 0; a < across; a++) total[m][a] += weights[m] * x[a];
+                for (int a = 0; a < across; a++) {
+                    total[m][a] += weights[m] * x[a];
+                    STAY(total[m][a]);
+                }
         }
     }
     UNROLL(8)

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from mirrordescent._internal import html
 from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_data
 from mirrordescent._internal.rounding import rounded_down, unit
@@ -360,6 +361,22 @@ class Problem(Part, nn.Module):
         """Show the batch size, the shape of a point and the constructor arguments."""
         text = f"batch={self.batch}, shape={self.sample_shape}, {super().extra_repr()}"
         return text.removesuffix(", ")
+
+    def _repr_html_(self) -> str:
+        """Return the facts of the problem, and its data if they are images, for notebooks."""
+        known = {True: "yes", False: "no", None: "unknown"}
+        rows = [
+            ("problem", type(self).__name__),
+            ("problems in the batch", "any number" if self.batch is None else str(self.batch)),
+            (
+                "shape of a point",
+                "unknown" if self.sample_shape is None else str(self.sample_shape),
+            ),
+            ("convex", known[self.convex]),
+            ("minimised over", repr(self.domain)),
+        ]
+        shown = html.pictures(getattr(self, "y", None))
+        return f"<div>{html.table(rows)}{''.join(shown)}</div>"
 
 
 class Function(Problem):

@@ -129,7 +129,8 @@ class Certificate:
     def __repr__(self) -> str:
         rows = dict(self._rows())
         words = ", ".join(f"{name}: {text}" for name, text in rows.items())
-        return f"<Certificate of {len(self.value)} problems: {words}>"
+        number = len(self.value)
+        return f"<Certificate of {number} problem{'s' * (number != 1)}: {words}>"
 
     def _repr_html_(self) -> str:
         """Return the numbers of the certificate as a table, for notebooks."""

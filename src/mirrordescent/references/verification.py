@@ -71,7 +71,7 @@ class Witness:
     tensors: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """The outcome of a verification.
 
@@ -87,6 +87,9 @@ class Verification:
 
     def __str__(self) -> str:
         return self.words
+
+    def __repr__(self) -> str:
+        return f"<Verification: {self.words}>"
 
 
 @without_autocast

@@ -1,16 +1,17 @@
-"""Images of NumPy, PyTorch and Pillow: their pixels as tensors, and results of the same kind."""
+"""Images of NumPy, PyTorch, Pillow, pandas and xarray as tensors, and results of the same kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mirrordescent._internal.image_arrays import Array, values_of
+from mirrordescent._internal.arrays import LabelledArray, is_labelled
+from mirrordescent._internal.image_arrays import Array, unlabelled, values_of
 from mirrordescent.restore.compression import Compression, compression_of
 from mirrordescent.restore.degradation import enlarge
 from mirrordescent.restore.photo import GREY_MODES, KEPT_MODES, LARGEST
@@ -18,7 +19,7 @@ from mirrordescent.restore.photo import GREY_MODES, KEPT_MODES, LARGEST
 if TYPE_CHECKING:
     from PIL import Image
 
-AnyImage: TypeAlias = Union[Tensor, Array, "Image.Image"]
+AnyImage: TypeAlias = Union[Tensor, Array, "Image.Image", LabelledArray]
 Kind = TypeVar("Kind", bound=AnyImage)
 Convert: TypeAlias = Callable[[Tensor], AnyImage]
 
@@ -60,17 +61,23 @@ def pixels_of_any(image: AnyImage) -> Pixels:
     Args:
         image: A NumPy array (height, width) or (height, width, channels), a batch of such arrays, a
             tensor (height, width), (channels, height, width) or (batch, channels, height, width),
-            or a Pillow image. There are 1 or 3 channels, and opacity may follow them. Numbers are
-            bytes, 16-bit integers, or floating-point numbers from 0 to 1.
+            a Pillow image, a DataFrame of pandas, or a DataArray of xarray. There are 1 or 3
+            channels, and opacity may follow them. Numbers are bytes, 16-bit integers, or
+            floating-point numbers from 0 to 1.
     """
     if isinstance(image, Tensor):
         return _of_tensor(image)
     if isinstance(image, np.ndarray):
         return _of_array(image)
+    if is_labelled(image):
+        numbers, label = unlabelled(image)
+        pixels = _of_array(numbers)
+        return replace(pixels, back=lambda result: label(cast(Array, pixels.back(result))))
     if hasattr(image, "getpixel"):
-        return _of_picture(image)
+        return _of_picture(cast("Image.Image", image))
     raise TypeError(
-        f"an image must be a NumPy array, a tensor or a Pillow image, got {type(image).__name__}"
+        "an image must be a tensor, a Pillow image, or an array of NumPy, pandas or xarray, "
+        f"got {type(image).__name__}"
     )
 
 
@@ -197,6 +204,8 @@ def mask_of_any(mask: AnyImage, like: Tensor) -> Tensor:
         mask: Array (height, width), tensor, or Pillow image.
         like: Images to which the mask belongs, (batch, channels, height, width).
     """
+    if is_labelled(mask):
+        mask, _ = unlabelled(mask)
     if isinstance(mask, Tensor):
         known = mask if mask.dtype == torch.bool else mask != 0
     elif isinstance(mask, np.ndarray):
@@ -208,7 +217,8 @@ def mask_of_any(mask: AnyImage, like: Tensor) -> Tensor:
         known = torch.from_numpy(values[:, :, :3].mean(-1) >= 0.5)
     else:
         raise TypeError(
-            f"a mask must be a NumPy array, a tensor or a Pillow image, got {type(mask).__name__}"
+            "a mask must be a tensor, a Pillow image, or an array of NumPy, pandas or xarray, "
+            f"got {type(mask).__name__}"
         )
     height, width = like.shape[-2:]
     if known.shape[-2:] != (height, width):

@@ -1,6 +1,7 @@
 """The one loop that runs every method on every problem."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import index
 from time import perf_counter
 from typing import Any, SupportsIndex, cast
@@ -8,6 +9,7 @@ from typing import Any, SupportsIndex, cast
 import torch
 from torch import Generator, Tensor
 
+from mirrordescent._internal.arrays import converter_like, tree_of
 from mirrordescent._internal.eager import eager, without_autocast
 from mirrordescent._internal.progress import ProgressBar
 from mirrordescent.domains import WholeSpace
@@ -61,7 +63,8 @@ def solve(
         problem: Problem to minimise.
         method: Method that takes the steps; or the name of one, such as ``"pdhg"``, with default
             settings.
-        x0: Start, (batch, …) or a dict of such tensors. By default the problem's own.
+        x0: Start, (batch, …) or a dict of such tensors. By default the problem's own. For an array
+            of NumPy, pandas or xarray, ``x`` and ``best_x`` of the solution are of the same kind.
         iterations: Maximal number of iterations.
         oracle: Oracle of the gradients. By default the method's own oracle if it has one, else
             exact gradients.
@@ -93,10 +96,13 @@ def solve(
     oracle = oracle or Default()
     if state is not None and x0 is not None:
         raise ValueError("give either x0 or state, got both")
+    convert = converter_like(x0)
     if state is not None:
         x0 = method.answer(state)
     elif x0 is None:
         x0 = problem.start()
+    else:
+        x0 = cast(Tree, tree_of(x0, "x0"))
     _check_arguments(problem, method, x0, iterations, check_every, oracle, generator)
     iterations = index(iterations)
     if check_every is not None:
@@ -129,7 +135,8 @@ def solve(
         for k in sorted(record_at):
             if k > state.k:  # all samples stopped early and keep their values
                 record.add_to_trace(state, k, seconds)
-    return record.solution(seconds)
+    solution = record.solution(seconds)
+    return replace(solution, x=convert(solution.x), best_x=convert(solution.best_x))
 
 
 def _chosen_method(problem: Problem, method: Method[Any] | str) -> Method[Any]:

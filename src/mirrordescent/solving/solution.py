@@ -3,15 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from mirrordescent._internal import html
 from mirrordescent.trees import Tree
-
-MOST_PICTURES = 4
-"""Largest number of pictures of a solution in a notebook."""
 
 
 class Status(IntEnum):
@@ -151,8 +148,9 @@ class Solution:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in Counter(self.statuses).items())
+        number = len(self.statuses)
         return (
-            f"Solution: {len(self.statuses)} problems ({counts}), "
+            f"Solution: {number} problem{'s' * (number != 1)} ({counts}), "
             f"{int(self.steps.max())} iterations, {self.seconds:.2f} s, "
             f"mean value {float(self.value.mean()):.6g}"
         )
@@ -177,7 +175,5 @@ class Solution:
             rows.append((f"mean lower bound, {proof}", f"{float(self.lower.mean()):.6g}"))
         rows += [("if", statement) for statement in self.conditional_on]
         parts = [html.table(rows), self.trace._repr_html_()]
-        if html.is_picture(self.best_x):
-            images = cast(Tensor, self.best_x)[:MOST_PICTURES]
-            parts += [html.picture(image) for image in images]
+        parts += html.pictures(self.best_x)
         return f"<div>{''.join(parts)}</div>"

@@ -1,10 +1,12 @@
 """The results of a diagnosis, which :mod:`mirrordescent.diagnosis` writes as a page."""
 
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from torch import Tensor
 
+from mirrordescent._internal import html
 from mirrordescent._internal.deprecation import renamed_property
 from mirrordescent.methods import Method
 from mirrordescent.methods.base import Storage
@@ -93,7 +95,7 @@ class Run:
     bounded = renamed_property("bounded", "bound_check")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """The results of :func:`~mirrordescent.theory.diagnose`; ``print`` shows all verdicts.
 
@@ -145,3 +147,14 @@ class Diagnosis:
             lines.append(subject)
             lines.extend(f"  {verdict}" for verdict in verdicts)
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis of {self.name} on {self.problem}: {len(self.verdicts)} verdicts>"
+
+    def _repr_html_(self) -> str:
+        """Return all verdicts as tables, for notebooks."""
+        parts = [f"<p>{escape(self.name)} on {escape(self.problem)}</p>"]
+        for subject, verdicts in self.verdicts_by_subject.items():
+            rows = [(each.assumption, f"{each.answer}. {each.reason}") for each in verdicts]
+            parts.append(f"<p>{escape(subject)}</p>{html.table(rows)}")
+        return f"<div>{''.join(parts)}</div>"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from mirrordescent._internal import html
 from mirrordescent._internal.suggestions import require_known
 
 DEEPEST = 20
@@ -21,7 +22,7 @@ _TYPES: dict[str, Any] = {
 """Types of the fields that are not text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Card:
     """The description of a zoo entry.
 
@@ -71,6 +72,21 @@ class Card:
         if not isinstance(control, dict):
             return ""
         return str(control.get("gain", "unknown"))
+
+    def __repr__(self) -> str:
+        return f"<Card of {self.name}, version {self.version}: {self.description}>"
+
+    def _repr_html_(self) -> str:
+        """Return the facts of the entry as a table, for notebooks."""
+        rows = [
+            ("entry", f"{self.name}, version {self.version}"),
+            ("kind", self.kind),
+            ("use", self.description),
+            ("learned on", self.family),
+            ("source of the gain", self.gain),
+            ("learned numbers", "" if self.parameters is None else str(self.parameters)),
+        ]
+        return html.table([(name, text) for name, text in rows if text])
 
     def completed(self, kind: str, requires: Sequence[str]) -> Card:
         """Return the card with the fields that are set when an entry is saved."""
