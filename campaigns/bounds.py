@@ -20,13 +20,14 @@ from typing import Any
 
 import mpmath
 import torch
-from gmpy2 import mpq
 from torch import Tensor
 
 import mirrordescent as md
 from campaigns.exact import (
+    as_mpf,
     exact_value,
     game_value,
+    is_feasible,
     least_squares_minimum,
     program_minimum,
 )
@@ -41,6 +42,7 @@ from mirrordescent.problems import (
     Anchor,
     Composite,
     Counts,
+    EntropicTransport,
     Haar,
     LearnedRidges,
     LeastSquares,
@@ -187,7 +189,7 @@ def _least_squares(draw: Draw, domain: Domain) -> Case:
     problem = LeastSquares(A.to(dtype), b.to(dtype), domain)
 
     def minimum(sample: int) -> Any:
-        return _mpf(least_squares_minimum(problem.A[sample], problem.b[sample], domain))
+        return as_mpf(least_squares_minimum(problem.A[sample], problem.b[sample], domain))
 
     def bounds() -> Iterator[Tensor]:
         size = 10.0 ** draw.random.choice((-3, 0, 3))
@@ -205,7 +207,7 @@ def _least_squares(draw: Draw, domain: Domain) -> Case:
         yield precise.bound_at(x)
         yield problem.bound_at(x.to(dtype))
 
-    return Case(problem, bounds, minimum)
+    return Case(problem, bounds, minimum, lambda: _solve(problem, md.FISTA()))
 
 
 def _quadratic(draw: Draw) -> Case:
@@ -253,7 +255,7 @@ def _game(draw: Draw) -> Case:
     return Case(
         problem,
         bounds,
-        lambda sample: _mpf(game_value(problem.A[sample])),
+        lambda sample: as_mpf(game_value(problem.A[sample])),
         lambda: _solve(problem, solver),
     )
 
@@ -298,7 +300,10 @@ def _linear_model(draw: Draw, machine: bool) -> Case:
                 assert bound is not None
                 yield bound
 
-    return Case(problem, bounds, minimum)
+    def run() -> md.Solution:
+        return _solve(problem, methods.LBFGS())
+
+    return Case(problem, bounds, minimum, None if machine else run)
 
 
 def _program(draw: Draw, linear: bool) -> Case:
@@ -336,9 +341,98 @@ def _program(draw: Draw, linear: bool) -> Case:
             yield optimum[1]
 
     def minimum(sample: int) -> Any:
-        return _mpf(program_minimum(problem, sample))
+        return as_mpf(program_minimum(problem, sample))
 
     return Case(problem, bounds, minimum, lambda: _solve(problem, md.ADMM()))
+
+
+def _cone_program(draw: Draw) -> Case:
+    """A program with bounded variables, second-order cones and a point inside."""
+    n = draw.random.choice((2, 3))
+    sizes = draw.random.choice(([3], [2], [3, 1], [2, 3]))
+    dtype = draw.dtype()
+    box = torch.eye(n, dtype=DOUBLE).expand(BATCH, n, n) * draw.units
+    A = torch.cat([box, draw.matrix(sum(sizes), n)], 1).to(dtype)
+    inside = draw.normal(BATCH, n).to(dtype)
+    images = (A @ inside.unsqueeze(-1)).squeeze(-1)
+    below = draw.normal(BATCH, n).abs() * draw.units
+    above = draw.normal(BATCH, n).abs() * draw.units
+    parts = [below]
+    width = draw.random.choice((1e-3, 1.0))
+    for size in sizes:
+        s = draw.normal(BATCH, size - 1)
+        t = s.norm(dim=1, keepdim=True) + width * draw.normal(BATCH, 1).abs()
+        parts.append(torch.cat([t, s], 1) * draw.units)
+    l = (images - torch.cat(parts, 1)).to(dtype)  # noqa: E741
+    u = torch.full_like(l, math.inf)
+    u[:, :n] = images[:, :n] + above.to(dtype)
+    P = None
+    if draw.random.random() < 0.5:
+        B = draw.matrix(n, n)
+        P = (B.mT @ B).to(dtype)
+        P = (P + P.mT) / 2
+    q = draw.normal(BATCH, n).to(dtype) * draw.units
+    if draw.kind == "zero residual":
+        q = torch.zeros_like(q)
+    problem = md.QP(P, q, A, l, u, cones=sizes)
+    good: list[Tensor] = []
+
+    def minimum(sample: int) -> Any:
+        """The least exact value of feasible points between a good point and the one inside."""
+        if not good:
+            precise = _precise(problem)
+            found = md.solve(precise, md.ADMM(), iterations=1000, check_every=500, progress=False)
+            good.append(torch.as_tensor(found.best_x))
+        centre = inside[sample].double()
+        values = [mpmath.inf]
+        for share in (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-2, 0.3, 1.0):
+            x = torch.lerp(good[0][sample], centre, share)
+            if _finite(x) and is_feasible(problem, sample, x):
+                values.append(exact_value(problem, sample, x))
+        return min(values)
+
+    def bounds() -> Iterator[Tensor]:
+        size = 10.0 ** draw.random.choice((-3, 0, 3))
+        for _ in range(3):
+            x = (draw.normal(BATCH, n) * size).to(dtype)
+            y = (draw.normal(*l.shape) * size).to(dtype)
+            yield problem.bound_of_pair(x, y)
+            yield problem.lower_bound(y)
+
+    return Case(problem, bounds, minimum, lambda: _solve(problem, md.ADMM()))
+
+
+def _transport(draw: Draw) -> Case:
+    dtype = draw.dtype()
+    C = draw.matrix(4, 3).to(dtype)
+    a = draw.normal(BATCH, 4).abs().add(1e-3)
+    b = draw.normal(BATCH, 3).abs().add(1e-3)
+    if draw.kind == "constant":
+        a = torch.ones_like(a)
+    if draw.kind == "zero residual":  # nearly all of the mass at one source
+        a[:, 0] = 1e6
+    epsilon = draw.random.choice((0.02, 0.3, 5.0)) * draw.units
+    problem = EntropicTransport(C, a.to(dtype), b.to(dtype), epsilon)
+    precise = _precise(problem)
+    found: list[Tensor] = []
+
+    def best() -> Tensor:
+        if not found:
+            run = md.solve(precise, methods.LBFGS(), iterations=100, progress=False)
+            found.append(torch.as_tensor(run.best_x))
+        return found[0]
+
+    def minimum(sample: int) -> Any:
+        points = (best()[sample], torch.zeros_like(best()[sample]))
+        return min(exact_value(problem, sample, x) for x in points if _finite(x))
+
+    def bounds() -> Iterator[Tensor]:
+        noise = draw.normal(BATCH, 4) * draw.units
+        for x in (best(), torch.zeros_like(best()), best() + noise, 100 * noise):
+            yield problem.bound_at(x.to(dtype))
+            yield precise.bound_at(x)
+
+    return Case(problem, bounds, minimum, lambda: _solve(problem, methods.LBFGS()))
 
 
 def _ridges(draw: Draw, convex: bool) -> Case:
@@ -634,6 +728,8 @@ FORMULAS: dict[str, Callable[[Draw], Case]] = {
     "tomography": lambda draw: _composite(draw, _tomography),
     "quadratic program": lambda draw: _program(draw, False),
     "linear program": lambda draw: _program(draw, True),
+    "cone program": _cone_program,
+    "entropic transport": _transport,
     "learned ridges, denoising": lambda draw: _ridges(draw, False),
     "learned ridges, convex": lambda draw: _ridges(draw, True),
 }
@@ -715,10 +811,6 @@ def _precise(problem: Any) -> Any:
 
 def _finite(x: Tensor) -> bool:
     return bool(x.isfinite().all())
-
-
-def _mpf(number: mpq) -> Any:
-    return mpmath.mpf(number.numerator) / mpmath.mpf(number.denominator)
 
 
 def seed_of_clock() -> int:

@@ -21,6 +21,7 @@ from mirrordescent.problems import (
     Anchor,
     Composite,
     Counts,
+    EntropicTransport,
     LearnedRidges,
     LeastSquares,
     LogisticRegression,
@@ -188,12 +189,39 @@ def _program_data(program: QP, sample: int) -> tuple[list[Row], Row, list[Row], 
         P = [_fractions(row) for row in _of_sample(program.P, sample, 2)]
     A = [_fractions(row) for row in _of_sample(program.A, sample, 2)]
     lower = _fractions(_of_sample(program.l, sample, 1))
-    upper = _fractions(_of_sample(program.u, sample, 1))
+    first = len(A) - sum(program.cones)
+    upper = _fractions(_of_sample(program.u, sample, 1)[:first])
     return P, q, A, lower, upper
 
 
 def _fractions(x: Tensor) -> Row:
     return [mpq(each) for each in x.tolist()]
+
+
+def is_feasible(program: QP, sample: int, x: Tensor) -> bool:
+    """Return whether a point satisfies all constraints of a program exactly, cones included."""
+    _, _, A, lower, upper = _program_data(program, sample)
+    point = _fractions(x)
+    first = len(A) - sum(program.cones)
+    for row, a, b in zip(A[:first], lower, upper, strict=False):
+        if not a <= _dot(row, point) <= b:
+            return False
+    return all(
+        t >= 0 and sum(e * e for e in s) <= t * t for t, *s in _points_in_cones(program, sample, x)
+    )
+
+
+def _points_in_cones(program: QP, sample: int, x: Tensor) -> list[Row]:
+    """Return Ax − l of the rows of every cone."""
+    _, _, A, lower, _ = _program_data(program, sample)
+    point = _fractions(x)
+    images = [_dot(row, point) - a for row, a in zip(A, lower, strict=True)]
+    parts = []
+    begin = len(A) - sum(program.cones)
+    for size in program.cones:
+        parts.append(images[begin : begin + size])
+        begin += size
+    return parts
 
 
 def _program_value(program: QP, sample: int, x: Tensor) -> Number:
@@ -203,10 +231,20 @@ def _program_value(program: QP, sample: int, x: Tensor) -> Number:
     value = _dot(point, [_dot(row, point) for row in P]) / 2 + _dot(q, point)
     weights = program.weight
     weight = mpq(float(weights[sample] if len(weights) > 1 else weights[0]))
-    for row, a, b in zip(A, lower, upper, strict=True):
+    first = len(A) - sum(program.cones)
+    for row, a, b in zip(A[:first], lower, upper, strict=False):
         image = _dot(row, point)
         value += weight * max(image - b, a - image, mpq(0))
-    return mpmath.mpf(value.numerator) / mpmath.mpf(value.denominator)
+    total = as_mpf(value)
+    for t, *s in _points_in_cones(program, sample, x):
+        length = mpmath.sqrt(as_mpf(sum((e * e for e in s), mpq(0))))
+        total += as_mpf(weight) * max(length - as_mpf(t), mpmath.mpf(0))
+    return total
+
+
+def as_mpf(number: mpq) -> Number:
+    """Return a rational number with 60 digits."""
+    return mpmath.mpf(number.numerator) / mpmath.mpf(number.denominator)
 
 
 def exact_value(problem: Problem, sample: int, x: Tensor) -> Number:
@@ -252,6 +290,8 @@ def _smooth_value(smooth: Problem, sample: int, x: Tensor) -> Number:
             total += mean - y + (y * mpmath.log(y / mean) if y else 0)
         return total
     point = _numbers(x)
+    if isinstance(smooth, EntropicTransport):
+        return _transport_value(smooth, sample, point)
     ridge = _numbers(smooth.ridge)
     margins = _times(_of_sample(smooth.signed, sample, 2), point)
     loss: Callable[[Number], Number] = _hinge
@@ -259,6 +299,23 @@ def _smooth_value(smooth: Problem, sample: int, x: Tensor) -> Number:
         loss = _logistic
     regulariser = sum(r * e * e for r, e in zip(ridge, point, strict=True)) / 2
     return regulariser + mpmath.mpf(smooth.C) * sum(map(loss, margins)) / len(margins)
+
+
+def _transport_value(problem: EntropicTransport, sample: int, x: list[Number]) -> Number:
+    """Return ε Σⱼ βⱼ log Σᵢ αᵢ exp((xᵢ − ⟨α, x⟩ − Cᵢⱼ)/ε)."""
+    alpha = _numbers(_of_sample(problem.a, sample, 1))
+    beta = _numbers(_of_sample(problem.b, sample, 1))
+    costs = [_numbers(row) for row in _of_sample(problem.C, sample, 2)]
+    epsilon = mpmath.mpf(problem.epsilon)
+    alpha = [a / sum(alpha) for a in alpha]
+    mean = mpmath.fdot(alpha, x)
+    total = mpmath.mpf(0)
+    for j, mass in enumerate(beta):
+        exponents = [(xi - mean - row[j]) / epsilon for xi, row in zip(x, costs, strict=True)]
+        largest = max(exponents)
+        shares = [a * mpmath.exp(e - largest) for a, e in zip(alpha, exponents, strict=True)]
+        total += mass / sum(beta) * (largest + mpmath.log(sum(shares)))
+    return epsilon * total
 
 
 def _hinge(margin: Number) -> Number:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from mirrordescent._internal import cache
 from mirrordescent.recipes.general_tasks import GeneralTask
+from mirrordescent_experiments.code_hash import SOURCES
 from mirrordescent_experiments.frozen import CONDITIONS, FROZEN, OF_ANY_LENGTH, SAME_BATCHES
 from mirrordescent_experiments.frozen.contestants import OLD, OURS, UNKNOWN_LENGTH
 from mirrordescent_experiments.frozen.judgement import result_of
 from mirrordescent_experiments.frozen.runs import Comparison
 from mirrordescent_experiments.ledger import Ledger
-from mirrordescent_experiments.provenance import SOURCES
 from mirrordescent_experiments.result import Result
 from mirrordescent_experiments.scales import Say, Scale
 

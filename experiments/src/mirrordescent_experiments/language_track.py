@@ -7,7 +7,6 @@ Rivals are tuned in short runs. The entry is not tuned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -171,7 +170,7 @@ def ends_table(ends: dict[str, Tensor], chosen: dict[str, Setting]) -> Table:
     return Table(("optimiser", "learning rate", "n", QUANTITY, "p"), rows)
 
 
-def claims_of(ends: dict[str, Tensor]) -> Sequence[Claim]:
+def claims_of(ends: dict[str, Tensor]) -> list[Claim]:
     """Return the claim that the entry has a smaller loss than each rival, by 95 % intervals."""
     claims = []
     for name, losses in ends.items():
