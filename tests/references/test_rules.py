@@ -14,7 +14,7 @@ import mirrordescent as md
 from mirrordescent import Function, LeastSquares, MatrixGame, Quadratic, TVDenoising, TVInpainting
 from mirrordescent.domains import Box, Simplex
 from mirrordescent.methods import FISTA, LBFGS, PDHG, Adam, CondatVu, DualFISTA, GradientMethod
-from mirrordescent.problems import Problem
+from mirrordescent.problems import LogisticRegression, Problem
 from mirrordescent.references import Certificate, certificate, certify, estimate, register
 from mirrordescent.references.certificate import _matches, _small_gap, primal_dual
 
@@ -270,7 +270,7 @@ def test_bounds_from_gradients_end_a_run_at_the_best_of_them(domain, kind, monke
     calls = []
 
     def noted(problem, method, **options):
-        calls.append((method, options["stop"]))
+        calls.append((method, options["stop"][0]))
         return SimpleNamespace(best_x=problem.start())
 
     monkeypatch.setattr(certificate, "solve", noted)
@@ -396,3 +396,24 @@ def test_the_classical_solvers(size):
     for method, rate in zip(found[2:], (1.0, 0.1, 0.01, 1e-3), strict=True):
         for k in (1, 5, 10):
             assert float(method.t(k)) == pytest.approx(rate * (size or 1.0) * (1 - (k - 0.5) / 10))
+
+
+def test_a_solver_stops_if_rounding_hides_the_gap(monkeypatch):
+    """At an optimal start the gap is the charge for rounding, and no step makes it smaller."""
+    features = torch.randn(2, 8, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    features = torch.cat([features, features], 1)
+    labels = torch.cat([torch.ones(2, 8), -torch.ones(2, 8)], 1).double()
+    problem = LogisticRegression(features, labels, 1e-3)  # the minimiser is 0
+    gradients = []
+    grad = LogisticRegression.grad
+
+    def counted(self, x):
+        gradients.append(1)
+        return grad(self, x)
+
+    monkeypatch.setattr(LogisticRegression, "grad", counted)
+    with pytest.warns(UserWarning, match="certified to a relative gap of"):
+        found = certify(problem, 1e-6, cache=False)
+    assert found.proven
+    assert float((found.value - found.lower).max()) < 1e-12
+    assert len(gradients) < 4000

@@ -206,7 +206,9 @@ class PoissonTomography(Composite):
 
     def _dual_variables(self, u: Differences) -> tuple[Tensor, Differences]:
         """Return w = 1 − u of the data, and v of the differences."""
-        v = times(self.block_scales[0], u) if self.weight else {}
+        v = {}
+        if self.weight:
+            v = times(self.block_scales[0], {name: u[name] for name in DIRECTIONS})
         return (1 - u[DATA]).clamp(min=0), v
 
     def _dual_variables_at(self, x: Tensor) -> tuple[Tensor, Differences]:

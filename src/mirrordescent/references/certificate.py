@@ -82,6 +82,12 @@ KINDS: tuple[Kind, ...] = ("tangent", "dual point")
 ROUNDING = 1e-9
 """Relative rounding error of a sum of many terms."""
 
+PATIENCE = 500
+"""Steps of FISTA or L-BFGS without a smaller gap after which they stop."""
+
+SADDLE_PATIENCE = 5000
+"""The same for primal-dual methods, which oscillate."""
+
 P = TypeVar("P", bound=Problem)
 Optimum: TypeAlias = tuple[Tensor, Tensor]
 """Minimisers (batch, …) and lower bounds (batch,)."""
@@ -583,7 +589,11 @@ def _solve_saddle_point(
         problem,
         method,
         iterations=ITERATIONS,
-        stop=_limited(_small_gap(problem, tolerance), deadline),
+        stop=[
+            _small_gap(problem, tolerance),
+            _stalled(SADDLE_PATIENCE, lambda snapshot: cast(Tensor, snapshot.lower)),
+            until(deadline),
+        ],
         callbacks=[best],
         check_every=50,
         trace=[0],  # not needed
@@ -702,17 +712,16 @@ def _solve_with_gradient_bounds(
         problem,
         method,
         iterations=ITERATIONS,
-        stop=_limited(Rule(small_gap), deadline),
+        stop=[
+            Rule(small_gap),
+            _stalled(PATIENCE, lambda snapshot: lower),
+            until(deadline),
+        ],
         check_every=5,
         trace=[0],  # not needed
     )
     witness = witness_of_point(problem, point)
     return _Bound(cast(Tensor, solution.best_x), lower, "gradients", witness)
-
-
-def _limited(rule: Rule, deadline: float) -> Rule | list[Rule]:
-    """Return a rule with a time limit, if there is one."""
-    return rule if deadline == math.inf else [rule, until(deadline)]
 
 
 def _small_gap(problem: Problem, tolerance: float) -> Rule:
@@ -737,3 +746,30 @@ def _small_gap(problem: Problem, tolerance: float) -> Rule:
         return snapshot.best_value - lower <= torch.maximum(tolerance * scale, rounding)
 
     return Rule(small_gap)
+
+
+def _stalled(patience: int, lower_of: Callable[[Snapshot], Tensor]) -> Rule:
+    """Return the rule that the least gap of a sample has not become smaller for some time.
+
+    Bounds are lowered by their rounding errors, so a gap may never reach its tolerance, for example
+    if the start is optimal.
+
+    Args:
+        patience: Number of steps without a smaller gap.
+        lower_of: Function that returns the best lower bound so far, (batch,).
+    """
+    least: Tensor | None = None
+    since: Tensor | None = None
+
+    def stalled(snapshot: Snapshot) -> Tensor:
+        nonlocal least, since
+        gap = snapshot.best_value - lower_of(snapshot)
+        if least is None or since is None:
+            least = gap.clone()
+            since = torch.full_like(gap, snapshot.k)
+        smaller = gap < least
+        least = torch.where(smaller, gap, least)
+        since = torch.where(smaller, snapshot.k, since)
+        return snapshot.k - since >= patience
+
+    return Rule(stalled)
