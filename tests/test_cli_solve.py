@@ -651,7 +651,7 @@ def test_a_blur_is_undone(here, monkeypatch, capsys):
     for blur in (("--gaussian", 0.8), ("--motion", "3,0"), ("--kernel", "kernel.png")):
         assert run(monkeypatch, "deblur", "photo.png", *blur, *few) == 0
         (image,) = json.loads(capsys.readouterr().out)["images"]
-        assert image["iterations"] == {"pdhg": 5}
+        assert image["iterations"] == {"photo-prior-deblur": 5}
         assert image["noise"] == pytest.approx(0.03, rel=0.3)
     assert run(monkeypatch, "deblur", "photo.png") == 2
     assert "exactly one of --kernel" in capsys.readouterr().err

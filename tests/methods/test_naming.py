@@ -26,8 +26,8 @@ def test_every_name_makes_a_method():
     for name in (
         name for name, kind in names().items() if kind.__module__.startswith("mirrordescent.")
     ):
-        primal_dual = name in ("pdhg", "dual-fista")
-        arguments = {} if primal_dual else {"t": 0.1}
+        takes_no_steps = name in ("pdhg", "dual-fista", "taut-string", "trend-interior-point")
+        arguments = {} if takes_no_steps else {"t": 0.1}
         if name.startswith("l"):
             arguments["mirror"] = Euclidean()
         assert isinstance(named(name, **arguments), md.methods.Method)

@@ -434,7 +434,7 @@ BAD = {
     ),
     "negative weight": (lambda: TV(-1.0), "weight must be positive"),
     "a weight that is not": (lambda: L1(torch.tensor([1.0, -1.0])), "weight must be positive"),
-    "no images": (lambda: Composite(SquaredError(random(2, 5)), [TV(1.0)]), "needs images"),
+    "no images": (lambda: Composite(SquaredError(random(2, 5)), [TV(1.0)]), "needs signals"),
     "NaN": (lambda: SquaredError(torch.full((1, 3), torch.nan)), "NaN"),
     "mask": (lambda: SquaredError(images(), mask=images()), "0 .missing. or 1"),
     "counts": (lambda: Counts(-images()), "counts ≥ 0"),

@@ -22,7 +22,7 @@ import torch
 
 from mirrordescent import zoo
 from mirrordescent.zoo import storage
-from mirrordescent_experiments.code_hash import SOURCES, code_hash
+from mirrordescent_experiments.code_hash import PACKAGES, SOURCES, code_hash
 
 UNKNOWN = "not known"
 STALE = "stale.json"  # the pages of a folder of results that are known to be stale, and why
@@ -99,12 +99,17 @@ def recorded(seeds: str, run: Callable[..., Any] | str | None = None) -> Iterato
 
 
 def code_of(run: Callable[..., Any] | str | None) -> dict[str, str]:
-    """Return {module: hash of its code} of a function, an experiment's or a module's name."""
+    """Return {module: hash of its code} of a function, an experiment's or a module's name.
+
+    The result is empty for experiments of other packages, whose code is not hashed.
+    """
     if run is None:
         return {}
     if isinstance(run, partial):
         run = run.func
     module = run if isinstance(run, str) else run.__module__
+    if module.split(".")[0] not in PACKAGES:
+        return {}
     return {module: code_hash(module)}
 
 

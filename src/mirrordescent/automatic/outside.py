@@ -15,6 +15,7 @@ from torch import Tensor
 from mirrordescent.automatic.attempts import in_brief
 from mirrordescent.problems import Problem
 from mirrordescent.racing import Contestant, Race, Timing, clock_for, time_in_turn
+from mirrordescent.racing.timing import FEWEST_ROUNDS
 from mirrordescent.references.estimate import until
 from mirrordescent.rivals import Rival, as_rival, known_rivals
 from mirrordescent.rivals.registry import SolveTo
@@ -28,6 +29,9 @@ ROUNDS = 7
 
 CHECK = 50
 """Iterations between two looks at the clock."""
+
+LEAST_TIMING = 0.05
+"""Seconds for which solvers are timed although the time is up, so that no single run decides."""
 
 SHORT = 0.02
 """Seconds for which the pace of evaluations is measured."""
@@ -299,8 +303,8 @@ def _timed(entries: list[Entry], race: Race, end: float) -> list[Entry]:
     able = [each for each in entries if each.solved == most and most > 0]
     runs = {each.name: each.run for each in able}
     left = max(0.0, end - perf_counter())
-    rounds = ROUNDS if left > 0 else 1
-    timings = time_in_turn(runs, rounds, left / 4) if runs else {}
+    fewest = FEWEST_ROUNDS if left > 0 else 1
+    timings = time_in_turn(runs, ROUNDS, max(left / 4, LEAST_TIMING), fewest) if runs else {}
     clock = clock_for(timings)
     timed = []
     for each in able:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from mirrordescent.automatic.outside import OutsideResult, compare_with_rivals, 
 from mirrordescent.automatic.page import page
 from mirrordescent.automatic.suitability import Suitability, assess
 from mirrordescent.automatic.time_plan import WHOLE, TimePlan
-from mirrordescent.automatic.training import CandidateTraining, Ledger
+from mirrordescent.automatic.training import CandidateTraining, Ledger, Unrolling
 from mirrordescent.domains import DomainError
 from mirrordescent.learn import Draw, Pooled, ProblemFamily
 from mirrordescent.learn.bounds import Bounds, bounds_within
@@ -196,15 +196,10 @@ def auto(
     process = join(TIMEOUT)
     first = process[0] == 0
     with ProgressBar("searching", WHOLE, progress if first else False, estimate=False) as bar:
+        settings = _SearchSettings(name, accuracy, 60 * minutes, Path(out), batch, seed, resume)
         search = _Search(
             family,
-            name,
-            accuracy,
-            60 * minutes,
-            Path(out),
-            batch,
-            seed,
-            resume,
+            settings,
             say,
             TimePlan(60 * minutes, bar),
             process,
@@ -214,19 +209,25 @@ def auto(
         return search.run()
 
 
+class _SearchSettings(NamedTuple):
+    """Arguments of :func:`auto`, with the duration in seconds."""
+
+    name: str
+    accuracy: float
+    seconds: float
+    out: Path
+    batch: int
+    seed: int
+    resume: bool
+
+
 class _Search:
     """The search for a solver; see :func:`auto`."""
 
     def __init__(
         self,
         family: ProblemFamily,
-        name: str,
-        accuracy: float,
-        seconds: float,
-        out: Path,
-        batch: int,
-        seed: int,
-        resume: bool,
+        settings: _SearchSettings,
         say: Callable[[str], object] | None,
         plan: TimePlan,
         process: tuple[int, int],
@@ -236,18 +237,18 @@ class _Search:
         self.family = family
         self.earlier = earlier
         self.rivals = rivals
-        self.name = name
-        self.accuracy = accuracy
-        self.tolerance = min(1e-3, accuracy / 100)  # of lower bounds
-        self.seconds = seconds
-        self.out = out
-        self.batch = batch
-        self.seed = seed
+        self.name = settings.name
+        self.accuracy = settings.accuracy
+        self.tolerance = min(1e-3, settings.accuracy / 100)  # of lower bounds
+        self.seconds = settings.seconds
+        self.out = settings.out
+        self.batch = settings.batch
+        self.seed = settings.seed
         self.plan = plan
         self.process = process
         self.print = say or (lambda _: None)
-        self.runs = out / f"{name}.runs"
-        self.resume = resume
+        self.runs = settings.out / f"{settings.name}.runs"
+        self.resume = settings.resume
         self.began = perf_counter()
 
     def say(self, line: str) -> None:
@@ -420,13 +421,11 @@ class _Search:
             self.runs,
             self.ledger,
             self.plan,
-            self.step,
-            horizon,
+            Unrolling(self.step, horizon, self.pace),
             self.seed,
             self.resume,
             self.process,
             self.print,
-            self.pace,
             self.earlier,
         )
         trained = training.train(seconds)

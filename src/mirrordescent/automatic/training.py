@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -87,6 +87,20 @@ class Ledger:
         return self.choices[key]
 
 
+class Unrolling(NamedTuple):
+    """What is known about runs before anything is learned.
+
+    Attributes:
+        step: Step size that suits the problems.
+        horizon: Number of iterations that are unrolled.
+        pace: Seconds that f and its gradient take for the problems of the race.
+    """
+
+    step: float
+    horizon: int
+    pace: float = 0.0
+
+
 @dataclass
 class CandidateTraining:
     """Training of candidates. With several processes, each trains its share of them.
@@ -97,13 +111,11 @@ class CandidateTraining:
         runs: Folder of the runs.
         ledger: Stored choices of this process.
         plan: Time plan, which is told the progress.
-        step: Step size that suits the problems.
-        horizon: Number of iterations that are unrolled.
+        unrolling: Step size and length of the runs.
         seed: Seed of the problems.
         resume: Whether to resume runs in the folder.
         process: Rank of this process, and number of processes.
         say: Function that is called with messages.
-        pace: Seconds that f and its gradient take for the problems of the race.
         earlier: Learned method of an earlier search, which goes on learning.
     """
 
@@ -112,13 +124,11 @@ class CandidateTraining:
     runs: Path
     ledger: Ledger
     plan: TimePlan
-    step: float
-    horizon: int
+    unrolling: Unrolling
     seed: int
     resume: bool
     process: tuple[int, int]
     say: Callable[[str], object]
-    pace: float = 0.0
     earlier: Method[Any] | None = None
 
     def train(self, seconds: float) -> list[tuple[Candidate, Method[Any]]]:
@@ -126,7 +136,7 @@ class CandidateTraining:
 
         All candidates take part in the first round. The four fastest and their variants get to the
         second, the two fastest to the third. The fastest candidate that learns only schedules is
-        always among them.
+        always among them. A solver of an earlier search always gets to the second round.
         """
         first = dict[Candidate, Method[Any]]()
         self._trained = set[str]()
@@ -154,6 +164,7 @@ class CandidateTraining:
 
         order = self._train_round("first", first, first_end, first_rate)
         second = {each: first[each] for each in _leaders(order, 4)}
+        second |= {each: method for each, method in first.items() if each.name == EARLIER}
         second |= self._variants(order, first, perf_counter() + FIRST_STEPS * seconds)
 
         def rate(candidate: Candidate) -> float:
@@ -279,7 +290,7 @@ class CandidateTraining:
         draw = self.race.draw
         if candidate.form in FOR_PROGRAMS:  # starts are fitted to problems to learn on
             draw = self.family.draw(torch.arange(4 * self.race.count))
-        make = _maker(candidate, mirror, draw, self.horizon)
+        make = _maker(candidate, mirror, draw, self.unrolling.horizon)
         return make(self._first_step(candidate, mirror, make))
 
     def _first_step(
@@ -290,15 +301,15 @@ class CandidateTraining:
         Step sizes around the typical one are tried. It was measured in the Euclidean geometry and
         is too short for non-smooth functions, so in those cases the range is wider.
         """
-        steps: Sequence[float] = [self.step * 10.0 ** (i / 2) for i in range(-4, 5)]
+        steps: Sequence[float] = [self.unrolling.step * 10.0 ** (i / 2) for i in range(-4, 5)]
         smooth = self.race.problem.smoothness() != math.inf
         if candidate.form in FOR_PROGRAMS:
             steps = PENALTIES
         elif candidate.form in DUAL:
             steps = RATIOS
         elif smooth and (mirror.linear or isinstance(mirror, Euclidean)):
-            steps = [self.step * factor for factor in (0.25, 0.5, 1.0)]
-        short = replace(self.race, iterations=self.horizon)
+            steps = [self.unrolling.step * factor for factor in (0.25, 0.5, 1.0)]
+        short = replace(self.race, iterations=self.unrolling.horizon)
 
         def score(method: Method[Any]) -> float:
             gaps = short.curve(method).gaps[-1]
@@ -356,7 +367,7 @@ class CandidateTraining:
         return Settings(
             meta_steps=3,
             batch=max(1, batch // 2),
-            horizon=self.horizon,
+            horizon=self.unrolling.horizon,
             objective=objective,
             step_bounds=None,
             save_every=10,
@@ -372,7 +383,7 @@ class CandidateTraining:
         Both are measured on a copy. At most a quarter of the time that is left is for validations,
         except for the first and the last one.
         """
-        trial = 3 * 4 * self.horizon * self.pace  # of this measurement
+        trial = 3 * 4 * self.unrolling.horizon * self.unrolling.pace  # of this measurement
         if seconds <= trial:
             return 0, 1
         began = perf_counter()

@@ -63,13 +63,20 @@ def fingerprint(module: nn.Module, purpose: str) -> str | None:
                 if code is None:
                     return None
                 value = json.dumps(describe(value), sort_keys=True) + code
-            if not isinstance(value, bool | int | float | str | None):
+            if not _is_plain(value):
                 return None
             digest.update(f"{key}={value!r}".encode())
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(content_of(tensor) if tensor.ndim else repr(tensor.item()).encode())
     return digest.hexdigest()
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether the text of a value says all about it: numbers, texts, tuples of these."""
+    if isinstance(value, tuple):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, bool | int | float | str | None)
 
 
 def code_digest(definition: Any) -> str | None:

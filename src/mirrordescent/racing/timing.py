@@ -68,7 +68,10 @@ class Speedup:
 
 
 def time_in_turn(
-    runs: Mapping[str, Callable[[], object]], rounds: int = ROUNDS, seconds: float = float("inf")
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int = ROUNDS,
+    seconds: float = float("inf"),
+    fewest: int = FEWEST_ROUNDS,
 ) -> dict[str, Timing]:
     """Time some runs in turn, round by round, after one round that is not counted.
 
@@ -77,7 +80,8 @@ def time_in_turn(
     Args:
         runs: Functions to time, by name.
         rounds: Number of rounds.
-        seconds: Time after which no further round is begun, once there are five.
+        seconds: Time after which no further round is begun.
+        fewest: Number of rounds that are made however long they take.
     """
     began = perf_counter()
     names = list(runs)
@@ -86,7 +90,7 @@ def time_in_turn(
     wall: dict[str, list[float]] = {name: [] for name in names}
     cpu: dict[str, list[float]] = {name: [] for name in names}
     for count in range(rounds):
-        if count >= FEWEST_ROUNDS and perf_counter() - began > seconds:
+        if count >= fewest and perf_counter() - began > seconds:
             break
         for index in range(len(names)):
             name = names[(index + count) % len(names)]
