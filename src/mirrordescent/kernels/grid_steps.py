@@ -62,6 +62,8 @@ def grid_primal_dual(
         steps: Number of steps.
         relaxed: Whether the relaxation differs from 1.
     """
+    _require_alike(x, y)
+    _require_blocks(u, y)
     x = x.contiguous().clone()
     u = [block.contiguous().clone() for block in u]
     point = torch.empty_like(x) if relaxed else x
@@ -91,6 +93,7 @@ def layer_values(x: Tensor, y: Tensor, shape: GridShape, huber: float) -> Tensor
 
     The group of a point belongs to the layer of this point.
     """
+    _require_alike(x, y)
     numbers = torch.tensor([huber, *_three(shape.axis_weights, 0.0)], dtype=torch.float64)
     sizes = _shape(x, shape)
     sums = torch.empty(len(x), sizes["depth"], 2, dtype=torch.float64)
@@ -133,6 +136,8 @@ def layer_bounds(
     centre: Tensor,
 ) -> Tensor:
     """Return the sums of :func:`grid_bound` for every layer of a volume, (batch, depth, 4)."""
+    u = [block.to(y.dtype) for block in u]
+    _require_blocks(u, y)
     weights = torch.tensor(_three(shape.axis_weights, 0.0), dtype=torch.float64)
     columns = [
         radius.double().reshape(-1, 1).expand(len(y), 1),
@@ -144,12 +149,41 @@ def layer_bounds(
     sums = torch.empty(len(y), sizes["depth"], 4, dtype=torch.float64)
     function("grid_bound", y.dtype)(
         **sizes,
-        **_blocks("", [block.to(y.dtype).contiguous() for block in u]),
+        **_blocks("", [block.contiguous() for block in u]),
         y=y.contiguous(),
         numbers=torch.cat(columns, 1).contiguous(),
         sums=sums,
     )
     return sums
+
+
+def blocks_fit(u: Sequence[Tensor], y: Tensor) -> bool:
+    """Tell whether dual variables have the shapes of the differences of y, and its type."""
+    if len(u) != y.ndim - 2:
+        return False
+    for axis, block in enumerate(u, start=2):
+        shape = list(y.shape)
+        shape[axis] -= 1
+        if list(block.shape) != shape or block.dtype != y.dtype or block.device != y.device:
+            return False
+    return True
+
+
+def _require_blocks(u: Sequence[Tensor], y: Tensor) -> None:
+    if not blocks_fit(u, y):
+        found = [(tuple(block.shape), block.dtype) for block in u]
+        raise ValueError(
+            f"the dual variables must be differences of points {tuple(y.shape)} of type {y.dtype}, "
+            f"one block per axis; got {found}"
+        )
+
+
+def _require_alike(x: Tensor, y: Tensor) -> None:
+    if x.shape != y.shape or x.dtype != y.dtype or x.device != y.device:
+        raise ValueError(
+            f"points must be {tuple(y.shape)} of type {y.dtype}, as the data; got "
+            f"{tuple(x.shape)} of type {x.dtype}"
+        )
 
 
 def _three(numbers: Sequence[float], missing: float) -> list[float]:

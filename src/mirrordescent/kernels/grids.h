@@ -384,7 +384,7 @@ static int NAME(grid_bound_layer)(const void *work, int64_t unit) {
                 EACH(k, 1, width) v[k] += n[4] * wide[k - 1];
 #pragma omp simd reduction(+ : value, size, extent, squares)
                 for (int64_t k = 0; k < width; k++) {
-                    double offset = (double)y[k] - centre, linear = v[k] * offset, square = v[k] * v[k] * quarter;
+                    double offset = (double)y[k] - centre, linear = v[k] * offset, square = v[k] * (v[k] * quarter); /* v^2 may underflow */
                     value += linear - square;
                     size += fabs(linear) + square;
                     extent += fabs(offset) + 2 * quarter * fabs(v[k]);

@@ -414,7 +414,10 @@ class Composite(Problem, SaddlePoint):
         bound = dual_bound(self.smooth, self._terms, self.domain, x, dual, level)
         if not isinstance(self.smooth, Fit):
             return bound
-        return torch.where(bound.isfinite(), bound.clamp(min=0), bound)
+        bound = torch.where(bound.isfinite(), bound.clamp(min=0), bound)
+        for term in self._terms:
+            bound = term.charged(bound)
+        return bound
 
     def _level(self, x: Tensor) -> Tensor:
         """Return a value that minimisers do not exceed, (batch,)."""

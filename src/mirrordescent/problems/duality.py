@@ -221,7 +221,8 @@ def _feasible_point(
     elif one_sided:
         v = fit.apply_mask(fit.lift_to_nonnegative(v, residual(v)))
         deficit = (-residual(v).detach()).clamp(min=0)
-        error = _deficit_cost(fit, deficit, _adjoint_error(fit, terms, Dual(duals, v), x), level)
+        adjoint_error = _adjoint_error(fit, terms, Dual(duals, v), x)
+        error = _deficit_cost(fit, terms, deficit, adjoint_error, level)
     else:
         return None
     gauges = [term.dual_gauge(u) for term, u in zip(terms, duals, strict=True)]
@@ -270,16 +271,25 @@ def _residual_cost(
 
 
 @torch.no_grad()
-def _deficit_cost(fit: Fit, deficit: Tensor, error: Tensor, level: Tensor) -> Tensor:
+def _deficit_cost(
+    fit: Fit, terms: Sequence[Term], deficit: Tensor, error: Tensor, level: Tensor
+) -> Tensor:
     """Return a bound on ⟨w, x⟩ over x ≥ 0 with f ≤ level, for w ≤ deficit + error: (batch,).
 
     ⟨a, x⟩ ≤ total with a > 0 gives ⟨w, x⟩ ≤ max(w/a)·total. Entries of x that no data depend on
-    have a = 0 and w = 0.
+    have a = 0, and w = 0 exactly, unless the adjoint of a term is rounded.
     """
     a, total = fit.weighted_sum_bound(deficit, level.to(deficit))
     relevant = (a != 0) | (deficit != 0)
+    if any(_rounds(term) for term in terms):
+        relevant = relevant | per_sample(error > 0, deficit)
     ratio = torch.where(a > 0, (deficit + per_sample(error, deficit)) / a, torch.inf)
     return torch.where(relevant, ratio, 0.0).flatten(1).amax(1) * total
+
+
+def _rounds(term: Term) -> bool:
+    """Tell whether the adjoint of a term is rounded: it is not the identity."""
+    return getattr(term, "operator", None) is not None or term.blocks != ("entries",)
 
 
 def _correcting_term(terms: Sequence[Term]) -> int | None:

@@ -87,13 +87,13 @@ class GridDenoising(Composite):
         sums, conjugate = self.bound_sums({name: u[name] for name in self.term.blocks})
         axes = self.term.weights_of_axes
         entry = self.largest_difference * sum(axes) * self.radius().to(sums)
-        entry_error = 2 * unit(3 * len(axes)) * entry
-        squares = entry_error.square() * self.y[0].numel() / (2 * self.scale)
+        entry_error = 2 * unit(3 * len(axes) + self.y.shape[1]) * entry
+        squares = entry_error * (entry_error / (2 * self.scale)) * self.y[0].numel()
         error = entry_error * sums[:, 2] + squares
         count = (sum(self.y.shape[2:]) + len(axes) + 1) * self.y.shape[1]
         bound = sums[:, 0] - conjugate - error - sum_error(sums[:, 1] + conjugate, count)
         bound = torch.where(bound.isfinite(), bound.clamp(min=0), -torch.inf)
-        return rounded_down(bound, self.y.dtype)
+        return rounded_down(self.term.charged(bound), self.y.dtype)
 
     def bound_of_pair(self, x: Tensor, u: Blocks) -> Tensor:
         return self.lower_bound(u)
@@ -110,7 +110,7 @@ class GridDenoising(Composite):
         centre = self.centre().double()
         offset = y - centre.reshape(*centre.shape, *[1] * (y.ndim - 2))
         linear = w * offset
-        square = w.square() / (4 * self.scale)
+        square = w * (w / (4 * self.scale))  # w² may underflow
         extent = offset.abs() + w.abs() / (2 * self.scale)
         parts = (linear - square, linear.abs() + square, extent)
         return torch.stack([_sum_by_axes(p) for p in parts], 1), self.term.conjugate(feasible)

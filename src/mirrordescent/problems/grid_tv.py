@@ -8,7 +8,13 @@ from typing import cast
 from torch import Tensor
 
 from mirrordescent.kernels import available, supports, tracked
-from mirrordescent.kernels.grid_steps import MOST_AXES, GridShape, grid_bound, grid_value
+from mirrordescent.kernels.grid_steps import (
+    MOST_AXES,
+    GridShape,
+    blocks_fit,
+    grid_bound,
+    grid_value,
+)
 from mirrordescent.problems.grid_denoising import GridDenoising
 from mirrordescent.problems.terms import Blocks
 from mirrordescent.problems.variation import TV
@@ -81,13 +87,13 @@ class GridTV(GridDenoising):
         return GridShape(self.variation.weights_of_axes, self.isotropic, self.coupled)
 
     def value(self, x: Tensor) -> Tensor:
-        if not self.compiled(x):
+        if not self.compiled(x) or x.shape != self.y.shape:
             return super().value(x)
         sums = grid_value(x, self.y, self.grid_shape, self.huber)
         return (self.scale * sums[:, 0] + self.radius() * sums[:, 1]).to(x.dtype)
 
     def bound_sums(self, u: Blocks) -> tuple[Tensor, Tensor]:
-        if not self.compiled(*u.values()):
+        if not self.compiled(*u.values()) or not blocks_fit(list(u.values()), self.y):
             return super().bound_sums(u)
         sums = grid_bound(
             list(u.values()),
@@ -141,7 +147,7 @@ class WindowTV(GridTV):
         return super().grid_shape._replace(held=self.held)
 
     def value(self, x: Tensor) -> Tensor:
-        if self.compiled(x):
+        if self.compiled(x) and x.shape == self.y.shape:
             return super().value(x)
         total = self.variation.groups.total(self.K(x), self.huber)
         return self.smooth.value(x) + self.kink * total

@@ -37,12 +37,12 @@ def is_infeasible(program: QP, sample: int, multipliers: Tensor) -> bool:
         sample: Index of the program in the batch.
         multipliers: y, (m,).
     """
-    if _too_large(program):
+    if _too_large(program) or not bool(multipliers.isfinite().all()):
         return False
     rows = _matrix(program.A, sample)
     lower = _numbers(_of(program.l, sample))
     upper = _numbers(_of(program.u, sample))
-    low, high = program.variable_bounds()
+    low, high = program.bounds_from_rows()
     least = _numbers(_of(low, sample))
     most = _numbers(_of(high, sample))
     for close in _close_by(multipliers):
@@ -67,7 +67,7 @@ def is_unbounded(program: QP, sample: int, direction: Tensor) -> bool:
         sample: Index of the program in the batch.
         direction: d, (n,).
     """
-    if _too_large(program):
+    if _too_large(program) or not bool(direction.isfinite().all()):
         return False
     rows = _matrix(program.A, sample)
     curvature = [] if program.P is None else _matrix(program.P, sample)
@@ -157,7 +157,9 @@ def _in_polar_cones(y: Row, program: QP) -> Row:
     for cone in cones:
         head = cone[0]
         if not _in_cone([-each for each in cone]):
-            length = math.sqrt(sum(float(each) ** 2 for each in cone[1:]))
+            length = math.hypot(*map(float, cone[1:]))
+            if math.isinf(length):
+                return [Fraction(0)] * len(y)
             head = -Fraction(length) * (1 + Fraction(1, 10**12))
         moved += [head, *cone[1:]]
     return moved

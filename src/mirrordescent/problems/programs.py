@@ -570,9 +570,11 @@ class QP(Problem, SaddlePoint):
         pull = y + equal * residual
         back, back_size = size.A_adjoint(pull)
         back_error = sum_error(back_size, m)
-        extra, _ = size.A_adjoint(equal * residual_error)
+        _, extra = size.A_adjoint(equal * residual_error)
         delta = Px + q + back
-        delta_error = sum_error(Px_size + q.abs() + back.abs(), n + m) + back_error + extra.abs()
+        delta_error = (
+            sum_error(Px_size + q.abs() + back.abs(), n + m) + back_error + extra * (1 + unit(m))
+        )
         supports = self.supports(y)
         summands = [0.5 * x * Px, q * x, y * Ax, -supports, 0.5 * equal * residual.square()]
         sizes = [
@@ -587,7 +589,8 @@ class QP(Problem, SaddlePoint):
         error = error + (equal * residual.abs() * residual_error).sum(-1)
         slope = delta.abs() + delta_error
         rest = self._model_decrease(x, delta, delta_error, slope, convexity)
-        return value - error * (1 + unit(8)) - rest
+        bound = value - error * (1 + unit(8)) - rest
+        return bound.nan_to_num(nan=-math.inf, posinf=-math.inf)
 
     def _model_decrease(
         self, x: Tensor, delta: Tensor, error: Tensor, slope: Tensor, convexity: float
@@ -616,10 +619,14 @@ class QP(Problem, SaddlePoint):
         Rows with one entry are used, and for a dense A interval arithmetic on all rows. If the
         first row of a cone is 0, so that ‖s‖ ≤ t for a fixed t, its other rows are bounded.
         """
-        low, high = _KNOWN_VARIABLE_BOUNDS(self, *self._arrays())
+        low, high = self.bounds_from_rows()
         if self.radius is None:
             return low, high
         return low.clamp(min=-self.radius), high.clamp(max=self.radius)
+
+    def bounds_from_rows(self) -> tuple[Tensor, Tensor]:
+        """Return the bounds on single variables that hold for all feasible points."""
+        return _KNOWN_VARIABLE_BOUNDS(self, *self._arrays())
 
     def _arrays(self) -> tuple[Tensor, ...]:
         lower = self.l

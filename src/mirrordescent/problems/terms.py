@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mirrordescent._internal.arrays import as_tensor
 from mirrordescent._internal.checks import require_positive
 from mirrordescent._internal.deprecation import rename_hooks
-from mirrordescent._internal.rounding import positive_sum_error, sum_error
+from mirrordescent._internal.rounding import positive_sum_error, rounded_down, sum_error
 from mirrordescent.parts import Part
 from mirrordescent.problems.differences import broadcast
 from mirrordescent.problems.operators import LinearOperator, norm_bound, require_adjoint
@@ -87,6 +87,25 @@ class Term(Part, nn.Module):
     def scaled_weight(self) -> float | Tensor:
         """h = factor · weight: a number, or (batch,)."""
         return self.weight if self.factor == 1 else self.factor * self.weight
+
+    @property
+    def weight_error(self) -> float:
+        """A bound on the relative rounding error of ``scaled_weight``."""
+        if not isinstance(self.weight, Tensor) or abs(math.frexp(self.factor)[0]) == 0.5:
+            return 0.0
+        return float(torch.finfo(self.weight.dtype).eps)
+
+    def charged(self, bound: Tensor) -> Tensor:
+        """Return a bound on the minimum of f from one for the rounded product ``scaled_weight``.
+
+        If f₀ ≥ 0, the dual function D is concave with D(0) ≥ 0, so that D(αu) ≥ αD(u). If u is
+        feasible for the rounded weight, αu with α = 1 − 2 ``weight_error`` is feasible for the
+        exact one.
+        """
+        if not self.weight_error:
+            return bound
+        smaller = bound.double() * (1 - 2 * self.weight_error)
+        return torch.where(bound > 0, rounded_down(smaller, bound.dtype), bound)
 
     @property
     def height(self) -> float | Tensor:

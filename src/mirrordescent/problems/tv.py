@@ -274,7 +274,7 @@ class TVInpainting(Composite):
         compiled = supports(self.y) and available() and not u["vertical"].requires_grad
         if self.mask is not None and compiled:  # costs as much as a few steps
             u = reduce_divergence(u, self.mask, self.groups, self.kink)
-        return dual_bound(self.pixels, u)
+        return self.variation.charged(dual_bound(self.pixels, u))
 
     def bound_of_pair(self, x: Tensor, u: Differences) -> Tensor:
         return self.lower_bound(u) if self.operator is None else super().bound_of_pair(x, u)
@@ -292,7 +292,8 @@ class TVInpainting(Composite):
         if self.mask is None:
             return self.lower_bound(u)
         nearby = reduce_divergence(u, self.mask, self.groups, self.kink)
-        return torch.maximum(dual_bound(self.pixels, u), dual_bound(self.pixels, nearby))
+        better = torch.maximum(dual_bound(self.pixels, u), dual_bound(self.pixels, nearby))
+        return self.variation.charged(better)
 
     def bound_from_means(self, gradient: Tensor, x: Tensor, count: int = 1) -> Tensor | None:
         """Return the bound of Dᵀū = ḡ − 2sZ(x̄ − y), where ū is a mean of feasible dual points.
@@ -312,10 +313,11 @@ class TVInpainting(Composite):
             return self.lower_bound(times(self.kink, slopes))
         units = (count / 4 + 16) * torch.finfo(x.dtype).eps
         if x is self.y:  # kernels pass y if they have left the data term out of the gradients
-            return adjoint_bound(self.pixels, gradient, error=units)
+            return self.variation.charged(adjoint_bound(self.pixels, gradient, error=units))
         size = gradient.abs() + 4 * broadcast(self.kink, gradient)
         size = size + 2 * self.scale * self.smooth.apply_mask(x.abs() + self.y.abs())
-        return adjoint_bound(self.pixels, gradient - self.grad_F(x), error=units * size)
+        bound = adjoint_bound(self.pixels, gradient - self.grad_F(x), error=units * size)
+        return self.variation.charged(bound)
 
 
 class TVDenoising(TVInpainting):

@@ -57,7 +57,7 @@ from mirrordescent.references.tangents import (
     support_function,
     unit,
 )
-from mirrordescent.trees import norm, per_sample, sum_per_sample
+from mirrordescent.trees import per_sample, sum_per_sample
 
 DATA = "data"
 """Name of the dual point of the data in a witness."""
@@ -163,6 +163,15 @@ def _is_direct(smooth: Problem) -> bool:
     return isinstance(smooth, SquaredError) and smooth.operator is None and smooth.mask is None
 
 
+def norm(x: Tensor) -> Tensor:
+    """Return the Euclidean norm of every sample, (batch,), without underflow of squares."""
+    if not x.numel():
+        return x.new_zeros(len(x))
+    largest = x.flatten(1).abs().amax(1)
+    scale = torch.where(largest > 0, largest, 1.0)
+    return scale * sum_per_sample((x / per_sample(scale, x)).square()).sqrt()
+
+
 # The terms.
 
 
@@ -183,18 +192,20 @@ def _term_bound(term: Term, index: int, tensors: dict[str, Tensor], zeros: Tenso
     else:
         square = 0.5
     size = zeros.new_zeros(len(zeros))
+    length = torch.zeros_like(size)
     for block in blocks:
         size = size + sum_per_sample(block.square())
+        length = length + norm(block)
     units = unit(sum(block[0].numel() for block in blocks))
     if isinstance(term, TV | Roughness):
         adjoint = divergence(blocks, term.weights_of_axes)
-        error = (6 + 2 * len(blocks)) * EPS * _grid_norm(term) * size.sqrt()
+        error = (6 + 2 * len(blocks)) * EPS * _grid_norm(term) * length
     elif isinstance(term, Trend):
         adjoint = divergence(_divergences(blocks, zeros), term.weights_of_axes)
-        error = (12 + 4 * len(blocks)) * EPS * _grid_norm(term) * size.sqrt()
+        error = (12 + 4 * len(blocks)) * EPS * _grid_norm(term) * length
     elif isinstance(term, L1) and term.operator is not None:
         adjoint = _adjoint(term.operator, zeros, blocks[0])
-        error = units * _norm_of(term.operator, zeros, term.norm) * size.sqrt()
+        error = units * _norm_of(term.operator, zeros, term.norm) * length
     else:
         adjoint = blocks[0]
         error = torch.zeros_like(size)

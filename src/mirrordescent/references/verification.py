@@ -26,6 +26,7 @@ from mirrordescent.problems import (
     Problem,
     TVInpainting,
 )
+from mirrordescent.problems.grid_tv import WindowTV
 from mirrordescent.problems.origin import user_definition
 from mirrordescent.problems.statements import allowed_excess, in_words
 from mirrordescent.references.composites import composite_bound, witness_shapes
@@ -182,6 +183,8 @@ def _bound(kind: Kind, problem: Problem, tensors: dict[str, Tensor]) -> Tensor |
         return machine_bound(problem, tensors["alpha"])
     if isinstance(problem, QP):
         return program_bound(problem, tensors["x"], tensors["y"])
+    if isinstance(problem, WindowTV):  # its differences are not those of its term
+        return None
     if _is_plain_tv(problem):
         return total_variation_bound(problem, tensors)  # type: ignore[arg-type]
     return composite_bound(problem, tensors)  # type: ignore[arg-type]

@@ -34,6 +34,10 @@ class ArrayLike(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""
 
+    @property
+    def dtype(self) -> Any:
+        """Type of the numbers."""
+
     def __getitem__(self, key: Any, /) -> Any:
         """Read a box."""
 
@@ -57,8 +61,7 @@ class Volume(NamedTuple):
     def read(self, box: Box) -> Tensor:
         """Return a box as a tensor (depth, height, width)."""
         part = np.asarray(self.array[_key(self.array, box)])
-        tensor = torch.from_numpy(np.array(part)).to(self.dtype)
-        return tensor.reshape(lengths(box))
+        return exact_tensor(part, self.dtype).reshape(lengths(box))
 
     def write(self, box: Box, values: Tensor) -> None:
         """Store a box, rounded and clipped to the range if the array has integers."""
@@ -71,6 +74,35 @@ class Volume(NamedTuple):
         key = _key(target, box)
         shape = tuple(part.stop - part.start for part in key)
         target[key] = numbers.reshape(shape).astype(kind)
+
+
+def exact_dtype(kind: np.dtype[Any]) -> torch.dtype:
+    """Return the floating-point type that holds all numbers of a type of arrays, if there is one.
+
+    >>> exact_dtype(np.dtype("uint16")), exact_dtype(np.dtype("int32"))
+    (torch.float32, torch.float64)
+    """
+    small = np.can_cast(kind, np.float32, casting="safe")
+    return torch.float32 if small else torch.float64
+
+
+def exact_tensor(part: NDArray[Any], dtype: torch.dtype) -> Tensor:
+    """Return numbers in a floating-point type; raise if that would round them.
+
+    A bound on the minimum for rounded data is none for the data themselves.
+    """
+    target = torch.empty(0, dtype=dtype).numpy().dtype
+    numbers = part.astype(target)
+    long = part.dtype.kind in "iu" and part.dtype.itemsize == 8  # safe to cast, says NumPy
+    if long or not np.can_cast(part.dtype, target, casting="safe"):
+        with np.errstate(invalid="ignore", over="ignore"):
+            same = numbers.astype(part.dtype) == part
+        if not bool((same | np.isnan(numbers)).all()):
+            raise ValueError(
+                f"the array has numbers of type {part.dtype} that {target} cannot hold: give "
+                "dtype=torch.float64, or an array of smaller numbers"
+            )
+    return torch.from_numpy(numbers)
 
 
 def _key(array: ArrayLike, box: Box) -> tuple[slice, ...]:
@@ -145,6 +177,18 @@ class DualFiles:
         self.shape = shape
         self.dtype = torch.empty(0, dtype=dtype).numpy().dtype
         self.axes = [axis for axis in range(AXES) if shape[axis] > 1]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all files are there, with the right shape and type."""
+        for axis in self.axes:
+            try:
+                numbers = np.load(self.paths[axis], mmap_mode="r")
+            except (OSError, ValueError):
+                return False
+            if numbers.shape != self.shape or numbers.dtype != self.dtype:
+                return False
+        return True
 
     def create(self) -> None:
         """Write files of zeros."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mirrordescent.methods import PDHG, TautString
 from mirrordescent.problems import GridTV
+from mirrordescent.restore.array_blocks import exact_dtype, exact_tensor
 from mirrordescent.solving import Solution, Status, gap as gap_rule, solve
 
 LARGE = 1 << 23
@@ -93,8 +94,14 @@ def denoise_grids(
         raise ValueError("give noise or weight, got both")
     moved = tensor.movedim(chosen, tuple(range(-len(chosen), 0)))
     grid = moved.shape[moved.ndim - len(chosen) :]
-    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    dtype = torch.float64
+    if tensor.dtype in (torch.bfloat16, torch.float16, torch.float32):
+        dtype = torch.float32
+    elif tensor.dtype != torch.float64:
+        dtype = exact_dtype(tensor[:0].numpy().dtype)
     y = moved.reshape(-1, 1, *grid).to(dtype).contiguous()
+    if tensor.dtype in (torch.int64, torch.uint64):
+        exact_tensor(tensor.numpy(), dtype)  # raises if numbers are too large
     if not bool(y.isfinite().all()):
         raise ValueError("the array has numbers that are not finite")
     axis_weights = None if spacing is None else [1 / float(distance) for distance in spacing]

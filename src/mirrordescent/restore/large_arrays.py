@@ -38,6 +38,7 @@ from mirrordescent.restore.array_blocks import (
     DualFiles,
     Shape,
     Volume,
+    exact_dtype,
     grown,
     lengths,
     volume_shape,
@@ -123,7 +124,7 @@ def denoise_large(
     axis_weights: Sequence[float] | None = None,
     isotropic: bool = True,
     gap: float = 1e-3,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     progress: bool | None = None,
     interrupt: Callable[[int, int], object] | None = None,
 ) -> LargeResult:
@@ -144,12 +145,14 @@ def denoise_large(
         axis_weights: Weights of the differences along the axes; None if all are 1.
         isotropic: Whether all differences of a point are one group.
         gap: Relative gap (f(x) − lower)/(f(y) − lower) that must be proven.
-        dtype: Type of the computation, float32 or float64.
+        dtype: Type of the computation, float32 or float64. By default it is float32 if this type
+            holds all numbers of the array's type, and float64 otherwise.
         progress: Whether to show a progress bar; by default on a terminal.
         interrupt: Function that is called with the sweep and the window after each window.
 
     Raises:
-        ValueError: If shapes differ, numbers are not finite, or the memory is too small.
+        ValueError: If shapes differ, numbers are not finite or not numbers of ``dtype``, out is the
+            array itself, or the memory is too small.
         KernelsUnavailable: If the C kernels are not compiled.
     """
     kernels.library()
@@ -157,6 +160,9 @@ def denoise_large(
         raise ValueError(f"out must have the shape of the array {array.shape}, got {out.shape}")
     if not weight > 0 or not gap > 0:
         raise ValueError(f"weight and gap must be positive, got {weight} and {gap}")
+    if _same_storage(array, out):
+        raise ValueError("out must not be the array itself, which is read until the end")
+    dtype = exact_dtype(np.dtype(array.dtype)) if dtype is None else dtype
     weights = _volume_weights(axis_weights, len(array.shape))
     task = Task(Volume(array, dtype), float(weight), float(scale), weights, isotropic)
     size = torch.empty(0, dtype=dtype).element_size()
@@ -164,13 +170,13 @@ def denoise_large(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     duals = DualFiles(folder, task.shape, dtype)
-    journal = Journal(folder, _key_of(task, gap, boxes))
-    if not journal.begun:
-        duals.create()
-        journal.record(0, 0)
-    started = _start_value(task)
+    started, content = _start_value(task)
     if not math.isfinite(started):
         raise ValueError("the array has numbers that are not finite")
+    journal = Journal(folder, _key_of(task, gap, boxes, content))
+    if not journal.begun or not duals.complete:
+        duals.create()
+        journal.record(0, 0)
     layers = max(1, min(task.shape[0], memory // (ARRAYS * size * math.prod(task.shape[1:]))))
     result = None
     tolerance = SHARE * gap
@@ -187,8 +193,8 @@ def denoise_large(
                     interrupt(journal.sweep, index)
         journal.record(journal.sweep + 1, 0)
         value, lower = _assemble(task, duals, Volume(out, dtype), layers)
-        relative = (value - lower) / max(started - lower, 1e-300)
-        result = LargeResult(value, lower, relative, len(boxes), journal.sweep, relative <= gap)
+        result = _result(value, lower, started, gap, boxes, journal.sweep)
+        relative = result.gap
         stale = 0 if relative < 0.9 * best else stale + 1
         best = min(best, relative)
         if result.converged or value <= lower or stale == PATIENCE:
@@ -196,9 +202,29 @@ def denoise_large(
         tolerance /= 2
     if result is None:  # all sweeps were done by an earlier call
         value, lower = _assemble(task, duals, Volume(out, dtype), layers)
-        relative = (value - lower) / max(started - lower, 1e-300)
-        result = LargeResult(value, lower, relative, len(boxes), journal.sweep, relative <= gap)
+        result = _result(value, lower, started, gap, boxes, journal.sweep)
     return result
+
+
+def _result(
+    value: float, lower: float, started: float, gap: float, boxes: list[Box], sweeps: int
+) -> LargeResult:
+    relative = (value - lower) / max(started - lower, 1e-300)
+    return LargeResult(value, lower, relative, len(boxes), sweeps, relative <= gap)
+
+
+def _same_storage(array: ArrayLike, out: ArrayLike) -> bool:
+    """Tell whether two arrays share memory or a file."""
+    if array is out:
+        return True
+    if isinstance(array, np.memmap) and isinstance(out, np.memmap):
+        files = (array.filename, out.filename)
+        if None not in files and Path(str(files[0])).resolve() == Path(str(files[1])).resolve():
+            return True
+    if isinstance(array, np.ndarray) and isinstance(out, np.ndarray):
+        return np.shares_memory(array, out)
+    stores = [str(getattr(each, "store_path", "")) for each in (array, out)]
+    return bool(stores[0]) and stores[0] == stores[1]
 
 
 class Journal:
@@ -220,8 +246,8 @@ class Journal:
         except (OSError, ValueError):
             return
         if isinstance(stored, dict) and stored.get("key") == key:
-            self.sweep = int(stored["sweep"])
-            self.window = int(stored["window"])
+            self.sweep = int(stored.get("sweep", 0))
+            self.window = int(stored.get("window", 0))
             self.begun = True
 
     def record(self, sweep: int, window: int) -> None:
@@ -244,10 +270,10 @@ def _volume_weights(axis_weights: Sequence[float] | None, axes: int) -> tuple[fl
     return (weights[0], 1.0, weights[1]) if axes == 2 else (weights[0], weights[1], weights[2])
 
 
-def _key_of(task: Task, gap: float, boxes: list[Box]) -> str:
-    """Return a hash of what determines a run, except the entries of the array."""
+def _key_of(task: Task, gap: float, boxes: list[Box], content: str) -> str:
+    """Return a hash of what determines a run."""
     numbers = [task.shape, task.weight, task.scale, task.axis_weights, task.isotropic]
-    text = repr([*numbers, str(task.y.dtype), gap, boxes])
+    text = repr([*numbers, str(task.y.dtype), gap, boxes, content])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -322,14 +348,16 @@ def _window_data(
     return y[None, None], blocks
 
 
-def _start_value(task: Task) -> float:
-    """Return f(y) = sλ Σ|Dy|, layer by layer."""
+def _start_value(task: Task) -> tuple[float, str]:
+    """Return f(y) = sλ Σ|Dy|, rounded down, and a hash of y, layer by layer."""
     total = 0.0
+    digest = hashlib.sha256()
     for layer in range(task.shape[0]):
         box = _layers(task, layer, min(layer + 2, task.shape[0]))
         y = task.y.read(box)[None, None]
+        digest.update(y[0, 0, 0].numpy().tobytes())
         total += task.radius * float(layer_values(y, y, task.grid(), 0.0)[0, 0, 1])
-    return total
+    return total * (1 - unit(4 * sum(task.shape))), digest.hexdigest()
 
 
 def _assemble(task: Task, duals: DualFiles, out: Volume, layers: int) -> tuple[float, float]:
@@ -381,7 +409,7 @@ def _rounded_bound(task: Task, sums: Tensor, count: int) -> float:
     """Return the bound of the sums over all layers, minus rounding; see ``GridDenoising``."""
     largest = 2 * sum(task.axis_weights) * task.radius
     entry_error = 2 * unit(3 * AXES) * largest
-    squares = entry_error**2 * math.prod(task.shape) / (2 * task.scale)
+    squares = entry_error * (entry_error / (2 * task.scale)) * math.prod(task.shape)
     error = entry_error * sums[2] + squares
     bound = float(sums[0] - error - sum_error(sums[1], count))
     return max(bound, 0.0) if math.isfinite(bound) else -math.inf
@@ -417,6 +445,7 @@ class TiffPages:
         with Image.open(self.path) as image:
             pages = int(getattr(image, "n_frames", 1))
             self.shape = (pages, image.height, image.width)
+            self.dtype = np.asarray(image).dtype
 
     def __getitem__(self, key: tuple[slice, slice, slice]) -> Any:
         """Read a box."""
