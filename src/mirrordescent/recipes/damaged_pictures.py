@@ -13,7 +13,7 @@ from mirrordescent.data.image_files import random_crops
 from mirrordescent.learn import Draw
 from mirrordescent.learn.families import Pictures, generators
 from mirrordescent.problems import Blur, RidgePrior, prior_restoration
-from mirrordescent.problems.prior_problems import FILLING_LEVEL
+from mirrordescent.problems.prior_problems import FILLING_LEVEL, UNDOING_ANCHOR
 from mirrordescent.problems.tv import fill_holes
 from mirrordescent.recipes.degraded_patches import (
     BLUR_LEVELS,
@@ -92,5 +92,13 @@ class DamagedPictures(Pictures):
         border = (margin + self.prior.border,) * 4
         mask = F.pad(torch.ones_like(y[:, :1]), border)
         start = F.pad(y, border, mode="replicate")
-        problem = prior_restoration(F.pad(y, border), levels, self.prior, blur, mask, centre=start)
+        problem = prior_restoration(
+            F.pad(y, border),
+            levels,
+            self.prior,
+            blur,
+            mask,
+            centre=start,
+            anchor=UNDOING_ANCHOR,
+        )
         return Draw(problem, start)

@@ -300,9 +300,11 @@ class Steps:
 
 DENOISING = Steps(11, 1.3, 0.55, first_bound=7)
 INPAINTING = Steps(41, 1.0, 0.9, share=1.0, first_bound=20)
-DEBLURRING = Steps(41, 1.0, 0.9, share=1.0, first_bound=15)
-LATER = StepSettings(meta_steps=60, targets=(20, 40), learning_rate=0.04)
-"""Settings for runs that need more steps."""
+DEBLURRING = Steps(81, 1.0, 0.93, share=1.0, first_bound=30)
+LATER = StepSettings(meta_steps=150, targets=(20, 40), learning_rate=0.04)
+"""Settings for inpainting, which needs more steps."""
+LATEST = StepSettings(meta_steps=150, targets=(40, 80), learning_rate=0.04)
+"""Settings for deblurring, which needs most."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,7 @@ INPAINT = StepTask(
 )
 DEBLUR = StepTask(
     damaged_crops("blur"),
-    LATER,
+    LATEST,
     f"prior_restoration of BSDS500 crops with {PRIOR}: Gaussian and motion blur",
 )
 
