@@ -3,13 +3,11 @@
 Volumes: total-variation denoising to a proven relative gap of 1e-3 against Chambolle's method of
 scikit-image until its objective is as small. Series: fused lasso and trend filtering of many series
 against OSQP in a loop. Runs are taken in turn with one thread, and the medians are compared. The
-peak memory of the volume is that of a process of its own. Run it with ``python -m
-benchmarks.grids``.
+peak memory of the volume is that of a process of its own.
 """
 
 from __future__ import annotations
 
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,7 +19,7 @@ import numpy as np
 import torch
 
 import mirrordescent as md
-from benchmarks.measure import about, quick, table, threads
+from benchmarks.measure import about, peak_megabytes, quick, table, threads
 
 GAP = 1e-3
 TURNS = 3
@@ -204,22 +202,22 @@ def _median(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} s (± {spread / 2:.2f})"
 
 
-def main() -> None:
-    """Print both tables."""
-    if "--memory" in sys.argv:
-        denoise_volume(volume(int(sys.argv[-1])))
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
-        return
+def main() -> str:
+    """Return the section with both tables."""
     with threads(1):
-        print(about(__doc__))
         sides = (32,) if quick() else (64, 128, 256)
         turns = 1 if quick() else TURNS
         head = ["volume", "status", "mirrordescent", "scikit-image", "ratio", "peak memory"]
-        print(table(head, [compare_volumes(side, turns) for side in sides]))
+        volumes = table(head, [compare_volumes(side, turns) for side in sides])
         count, length = (40, 100) if quick() else (10_000, 1000)
         head = ["series", "proven", "mirrordescent", "OSQP in a loop", "ratio"]
-        print(table(head, compare_series(count, length, turns)))
+        series = table(head, compare_series(count, length, turns))
+    return f"{about(__doc__)}\n{volumes}\n{series}"
 
 
 if __name__ == "__main__":
-    main()
+    if "--memory" in sys.argv:
+        denoise_volume(volume(int(sys.argv[-1])))
+        print(peak_megabytes() / 1e3)
+    else:
+        print(main())
