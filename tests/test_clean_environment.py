@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 
 import pytest
 from building import wheels
@@ -55,7 +57,7 @@ optimizer.step()
 assert called == ["amd_scaled"], called
 matrix = torch.nn.Parameter(torch.eye(3))
 matrix.grad = torch.ones(3, 3)
-optim.Preconditioned([("weight", matrix)], mirror="network-spectral", steps=10).step()
+optim.SpectralDescent([("weight", matrix)], steps=10).step()
 assert {"momenta", "adapted"} <= set(called), called
 try:
     zoo.load("hf://nobody/nothing/entry")
@@ -125,6 +127,50 @@ def test_no_compiler_no_network_no_home_no_clone(environment, home, tmp_path):
     )
     assert done.stdout == "fine\n", done.stderr
     assert list(work.iterdir()) == []  # nothing is left in the current folder
+
+
+MY_MAP = """
+name = "my-map"
+[family]
+type = "inpainting"
+source = "bundled"
+size = 32
+[map]
+type = "conjugate"
+filters = 2
+[method]
+name = "lsmd"
+step = 0.3
+[settings]
+meta_steps = 2
+"""
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_examples_of_the_readme_and_commands_work_without_a_clone(environment, tmp_path):
+    """The examples are those of the page; commands write to the current folder."""
+    shutil.copy(README, tmp_path / "page.md")
+    (tmp_path / "my.toml").write_text(MY_MAP)
+    examples = "import doctest, sys; sys.exit(doctest.testfile('page.md', False, verbose=True)[0])"
+    commands = (
+        ("data", "list"),
+        ("learn", "my.toml"),
+        ("diagnose", "out/zoo/my-map.safetensors", "--problem", "inpaint", "--iterations", "5"),
+        ("demo", "--size", "32", "--iterations", "10"),
+    )
+    clean = {"PATH": "", "OMP_NUM_THREADS": "1", "MIRRORDESCENT_CACHE": str(tmp_path / "cache")}
+    python = str(environment)
+    for arguments in (("-c", examples), *(("-m", "mirrordescent", *each) for each in commands)):
+        done = subprocess.run(
+            [python, *arguments],
+            cwd=tmp_path,
+            env=clean,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (arguments, done.stdout[-2000:], done.stderr[-2000:])
+    assert (tmp_path / "out" / "demo" / "index.html").exists()
 
 
 def test_the_wheel_is_for_this_platform_and_every_python(wheel):
