@@ -1,5 +1,6 @@
 """Every installed rival finds the minimum of problems that have its form."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -168,3 +169,18 @@ def test_what_no_solver_reaches_is_said():
         "To 0.01, the fastest of all for 8 problems is POT (2 ms) (no solver solves more than 6 of "
         "them). No solver reaches 1e-06. Not installed, so not compared: OSQP."
     )
+
+
+def test_sparse_programs_have_the_rivals_of_dense_ones():
+    sp = pytest.importorskip("scipy.sparse")
+    random = np.random.default_rng(0)
+    A = random.normal(size=(6, 8)) * (random.random((6, 8)) < 0.5)
+    P = np.diag(random.random(8))
+    data = (random.normal(size=(3, 8)), -np.ones(6), np.ones(6))
+    dense = md.QP(P, data[0], A, *data[1:])
+    sparse = md.QP(sp.csr_matrix(P), data[0], sp.csr_matrix(A), *data[1:])
+    for name in ("OSQP", "Clarabel"):
+        rival = next(each for each in known_rivals() if each.name == name)
+        if rival.installed:
+            solutions = [rival.prepare(each, each.start(3))(1e-8) for each in (dense, sparse)]
+            torch.testing.assert_close(*solutions)

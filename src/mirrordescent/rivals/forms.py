@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ Array: TypeAlias = NDArray[np.float64]
 
 LARGEST = 1000
 """Number of variables up to which a quadratic function is written as a matrix."""
+
+MOST_ENTRIES = 10_000_000
+"""Number of entries up to which a sparse matrix is written as a dense one."""
 
 ALIKE = 1e-6
 """Relative difference up to which a gradient counts as affine."""
@@ -50,6 +53,7 @@ class DenseProgram:
     shape: tuple[int, ...]
     split: bool = False
     cones: tuple[int, ...] = ()
+    _sparse: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -63,6 +67,18 @@ class DenseProgram:
     def A_of(self, i: int) -> Array:
         """Return A of problem i."""
         return self.A if self.A.ndim == 2 else cast(Array, self.A[i])
+
+    def sparse(self, name: Literal["P", "A"], i: int) -> Any:
+        """Return P or A of problem i as a sparse matrix of SciPy; a shared one is made once."""
+        import scipy.sparse as sp
+
+        shared = self.P.ndim == 2 if name == "P" else self.A.ndim == 2
+        if shared and name in self._sparse:
+            return self._sparse[name]
+        matrix = sp.csc_matrix(self.P_of(i) if name == "P" else self.A_of(i))
+        if shared:
+            self._sparse[name] = matrix
+        return matrix
 
     def points(self, solutions: list[Any], like: Tensor) -> Tensor:
         """Return solutions as points of the problem."""
@@ -120,8 +136,9 @@ def quadratic_of(problem: Problem, x0: Tree) -> tuple[Array, Array] | None:
 def program_of(problem: Problem, x0: Tree) -> DenseProgram | None:
     """Return a problem as a dense quadratic program; None if it has no such form.
 
-    Accepted are a dense QP; a quadratic function, also of a user's class, on a simplex, a box, an
-    orthant or Rⁿ; and such a function plus λ‖x‖₁, with twice as many variables.
+    Accepted are a QP, unless it is large and sparse; a quadratic function, also of a user's class,
+    on a simplex, a box, an orthant or Rⁿ; and such a function plus λ‖x‖₁, with twice as many
+    variables.
     """
     if isinstance(problem, QP):
         return _of_program(problem, batch_size(x0))
@@ -143,15 +160,24 @@ def program_of(problem: Problem, x0: Tree) -> DenseProgram | None:
 def _of_program(problem: QP, count: int) -> DenseProgram | None:
     P = problem.P
     A = problem.A
-    if isinstance(P, SparseMatrix) or isinstance(A, SparseMatrix):
-        return None
     n = problem.q.shape[-1]
+    if problem.sparse and n * (n + problem.rows) > MOST_ENTRIES:
+        return None
     q = problem.q.double().expand(count, -1).cpu().numpy()
-    quadratic = np.zeros((n, n)) if P is None else P.double().cpu().numpy()
+    quadratic = np.zeros((n, n)) if P is None else _dense(P)
     lower = problem.l.double().expand(count, -1).cpu().numpy()
     upper = problem.u.double().expand(count, -1).cpu().numpy()
-    rows = A.double().cpu().numpy()
-    return DenseProgram(quadratic, q, rows, lower, upper, (n,), cones=problem.cones)
+    return DenseProgram(quadratic, q, _dense(A), lower, upper, (n,), cones=problem.cones)
+
+
+def _dense(matrix: Tensor | SparseMatrix) -> Array:
+    if isinstance(matrix, Tensor):
+        return cast(Array, matrix.double().cpu().numpy())
+    dense = torch.zeros(matrix.size, dtype=torch.float64)
+    rows = torch.repeat_interleave(torch.arange(matrix.size[0]), matrix.starts.diff().cpu())
+    index = (rows, matrix.columns.cpu())
+    dense.index_put_(index, matrix.entries.double().cpu(), accumulate=True)
+    return cast(Array, dense.numpy())
 
 
 def _of_lasso(problem: Composite, x0: Tree) -> DenseProgram | None:

@@ -70,7 +70,6 @@ def _daqp(program: DenseProgram, tolerance: float) -> list[Any]:
 def _osqp(program: DenseProgram, tolerance: float) -> list[Any]:
     """Solve by OSQP; one setup and decomposition if matrices are shared."""
     import osqp
-    import scipy.sparse as sp
 
     solutions = []
     solver: Any = None
@@ -79,9 +78,9 @@ def _osqp(program: DenseProgram, tolerance: float) -> list[Any]:
         if solver is None or not shared:
             solver = osqp.OSQP()
             solver.setup(
-                sp.csc_matrix(program.P_of(i)),
+                program.sparse("P", i),
                 program.q[i],
-                sp.csc_matrix(program.A_of(i)),
+                program.sparse("A", i),
                 program.l[i],
                 program.u[i],
                 verbose=False,
