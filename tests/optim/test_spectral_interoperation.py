@@ -198,6 +198,7 @@ def test_trainer_of_transformers(tmp_path):
     assert not torch.equal(model.network[0].weight, before.network[0].weight)
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of Lightning with torch 2.13
 def test_lightning(tmp_path):
     lightning = pytest.importorskip("pytorch_lightning")
 
