@@ -41,7 +41,7 @@ from mirrordescent.restore.weight import POWER, RULE
 from mirrordescent_experiments.result import Claim, Result, Table
 from mirrordescent_experiments.scales import Say, Scale
 
-COUNTS: dict[Scale, int] = {"quick": 1, "standard": 20, "paper": 5}
+COUNTS: dict[Scale, int] = {"quick": 1, "standard": 20, "paper": 20}
 PLACES = 20
 """Number of photographs among which the first are taken, evenly spaced in their part."""
 SIDES: dict[Scale, int] = {"quick": 32, "standard": 160, "paper": 160}

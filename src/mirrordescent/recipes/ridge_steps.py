@@ -135,7 +135,7 @@ class StepSettings:
         seed: Seed of the problems.
     """
 
-    meta_steps: int = 130
+    meta_steps: int = 800
     batch: int = 2
     targets: tuple[int, ...] = (8, 11)
     learning_rate: float = 0.05
