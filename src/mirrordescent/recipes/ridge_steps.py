@@ -57,7 +57,7 @@ TOLERANCE = 1e-3
 """Relative gap whose number of steps is reported."""
 REPORTED = 12
 """Number of steps after which proven gaps are reported."""
-LONGEST = 300
+LONGEST = 3000
 """Number of steps after which a run of the evaluation ends."""
 TERMS = (
     "The training part of BSDS500, for non-commercial research and educational purposes. "
