@@ -341,7 +341,7 @@ def _program(draw: Draw, linear: bool) -> Case:
             yield optimum[1]
 
     def minimum(sample: int) -> Any:
-        return as_mpf(program_minimum(problem, sample))
+        return program_minimum(problem, sample)
 
     return Case(problem, bounds, minimum, lambda: _solve(problem, md.ADMM()))
 

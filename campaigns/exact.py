@@ -149,8 +149,10 @@ def game_value(A: Tensor) -> mpq:
     return best
 
 
-def program_minimum(program: QP, sample: int) -> mpq:
+def program_minimum(program: QP, sample: int) -> Number:
     """Return the minimum of ½⟨x, Px⟩ + ⟨q, x⟩ over l ≤ Ax ≤ u, a bounded set.
+
+    It is ∞ if the set is empty, because the bounds were rounded.
 
     Some minimiser is the only solution of the optimality conditions of its active constraints, or
     of some of them that are linearly independent. So all sets of at most n constraints are tried.
@@ -175,8 +177,7 @@ def program_minimum(program: QP, sample: int) -> mpq:
                 continue
             value = _dot(x, [_dot(row, x) for row in P]) / 2 + _dot(q, x)
             best = value if best is None else min(best, value)
-    assert best is not None
-    return best
+    return mpmath.inf if best is None else as_mpf(best)
 
 
 def _program_data(program: QP, sample: int) -> tuple[list[Row], Row, list[Row], Row, Row]:

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -180,3 +181,29 @@ def test_extreme_multipliers_prove_nothing():
 def test_a_stated_radius_makes_no_program_infeasible():
     program = md.QP(None, torch.ones(1, 1), torch.ones(1, 1), l=torch.tensor([5.0]), radius=1)
     assert not is_infeasible(program, 0, torch.tensor([-1.0], dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("huge", [1e300, 1e150, 1e20])
+def test_huge_entries_of_a_witness_are_scaled_exactly_enough(huge):
+    """A tiny weight divided by a huge number is not a normal number, and has few digits.
+
+    For y = (0, 0, d) with d ≥ 3λ, trend filtering with s = ½ has the minimum ½(λd − 3λ²/2).
+    """
+    for weight in torch.linspace(1e-15, 2e-15, 20, dtype=DOUBLE).tolist():
+        y = torch.tensor([[[0.0, 0.0, 10 * weight]]], dtype=DOUBLE)
+        problem = md.TrendFiltering(y, weight=weight)
+        blocks = {"x": y, "data": torch.zeros_like(y)}
+        blocks["term 1 horizontal"] = torch.full((1, 1, 1), huge, dtype=DOUBLE)
+        bound = recompute(Witness("dual point", blocks), problem)
+        difference = Fraction(float(y[..., 2]))
+        minimum = (Fraction(weight) * difference - Fraction(3, 2) * Fraction(weight) ** 2) / 2
+        assert Fraction(float(bound)) <= minimum
+        if huge < 1e200:  # otherwise the quotient is infinite, and the dual point 0
+            assert float(bound) >= 0.99 * float(minimum)
+
+
+def test_certificates_of_diverged_runs_are_confirmed():
+    """A point that is infinite in single precision contradicts no bound."""
+    program = md.QP(None, torch.ones(1, 1), torch.ones(1, 1), torch.zeros(1), torch.ones(1))
+    found = md.certify(program, 1e-3, cache=False)
+    assert replace(found, x=torch.full((1, 1), 1e200, dtype=DOUBLE)).verify(program).confirmed

@@ -55,6 +55,9 @@ ITERATIONS = 40_000
 TRIAL_ITERATIONS = 200
 """Steps of each trial run that chooses the ratio of step sizes."""
 
+BOUND_EVERY = 20
+"""Steps of FISTA or L-BFGS after which a bound is computed in any case."""
+
 RATIOS = (0.1, 0.5, 2.0, 10.0, 50.0)
 """Ratios of step sizes that are tried."""
 
@@ -695,9 +698,18 @@ def _solve_with_gradient_bounds(
 
     point = problem.start()
 
+    previous: Tensor | None = None
+
     def small_gap(snapshot: Snapshot) -> Tensor:
-        nonlocal lower, point
+        nonlocal lower, point, previous
         best = cast(Tensor, lower)
+        value = snapshot.best_value
+        decrease = torch.full_like(value, torch.inf) if previous is None else previous - value
+        previous = value.clone()
+        # A bound costs a few steps. It is not tight yet if f has just fallen by much.
+        falling = decrease > 10 * tolerance * (snapshot.start_value - value)
+        if snapshot.k % BOUND_EVERY and bool(falling.any()):
+            return torch.zeros_like(snapshot.running)
         if snapshot.k:  # the bound of the start is known
             bound = torch.fmax(best, cast(Tensor, problem.bound_at(snapshot.x, convexity)))
             point = where(bound > best, snapshot.x, point)

@@ -241,7 +241,7 @@ def _into_balls(u: Tensor, weight: Tensor, coupled: bool) -> Tensor:
     """Scale u into |u| ≤ weight, for every entry, or for every group of channels."""
     size = torch.linalg.vector_norm(u, dim=1, keepdim=True) if coupled else u.abs()
     limit = per_sample(weight, u) * (1 - (16 + u.shape[1]) * EPS)
-    return u * (limit / size.clamp(min=1e-300)).clamp(max=1)
+    return u / (size / limit).clamp(min=1)  # the quotient is a normal number, or infinite
 
 
 def _pairing(

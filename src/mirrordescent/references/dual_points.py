@@ -136,8 +136,9 @@ def into_groups(
     limit = height * (1 - (16 + axes * blocks[0].shape[1]) * EPS)
     scaled = []
     for axis, (block, square) in enumerate(zip(blocks, squares, strict=True)):
-        factor = (limit / square.sqrt().clamp(min=1e-300)).clamp(max=1)
-        scaled.append(block * factor.narrow(2 + axis, 0, block.shape[2 + axis]))
+        # The quotient is at least 1, so it is a normal number, or infinite for huge entries.
+        quotient = (square.sqrt() / limit).clamp(min=1)
+        scaled.append(block / quotient.narrow(2 + axis, 0, block.shape[2 + axis]))
     return scaled
 
 

@@ -38,7 +38,7 @@ from mirrordescent.references.dual_points import (
 )
 from mirrordescent.references.program_bounds import program_bound
 from mirrordescent.references.tangents import EPS, tangent_bound
-from mirrordescent.trees import Tree, tree_map
+from mirrordescent.trees import Tree, is_finite, tree_map
 
 Kind = Literal["tangent", "dual point"]
 
@@ -226,13 +226,17 @@ def _is_plain_tv(problem: Problem) -> bool:
 
 @torch.no_grad()
 def _contradicted(problem: Problem, bound: Tensor, x: Tree) -> bool:
-    """Tell whether a bound exceeds the value of f at x by more than rounding."""
+    """Tell whether a bound exceeds the value of f at x by more than rounding.
+
+    Points that are not finite in the precision of the problem contradict nothing.
+    """
     like = next(problem.buffers(), None)
     if like is not None:
         x = tree_map(lambda leaf: leaf.to(like), x)
+    finite = is_finite(x).to(bound.device)
     value = problem.value(x)
     rounding = CONTRADICTION * torch.finfo(value.dtype).eps
     excess = allowed_excess(problem, x).to(bound)
     value = value.to(bound)
     excess = excess + rounding * (value.abs() + bound.abs())
-    return not bool((bound <= value + excess).all())
+    return not bool(((bound <= value + excess) | ~finite).all())
