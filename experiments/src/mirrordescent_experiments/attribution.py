@@ -461,8 +461,14 @@ def add_missing(
     if current:
         new = _merged(stored, new, names)
         entries = dict(sorted({**known, **where["entries"]}.items()))
-        commits = f"{stored.provenance['commit']}, and {where['commit']} for {', '.join(names)}"
-        where = stored.provenance | {"commit": commits, "entries": entries, "code": where["code"]}
+        measured = [
+            name for name in names if name not in later and not why_unknown(name, zoo.load(name))
+        ]
+        origin = stored.provenance | {"entries": entries}
+        if measured:  # the others keep their numbers, and the code that made them
+            commits = f"{stored.provenance['commit']}, and {where['commit']} for "
+            origin |= {"commit": commits + ", ".join(measured)}
+        where = origin
     new.provenance = where
     with whole(summary) as partial, whole(summary.with_name("claims.md")) as page:
         partial.write_text(new.as_json(), encoding="utf-8")
