@@ -3,7 +3,7 @@
 The wheel is compiled by zig for several levels of a processor. The fastest level that the processor
 supports is used. The other library is compiled by the local C compiler with ``-march=native``. The
 table shows the ratio of their processor times for every kernel, with one thread: the median of runs
-that are taken in turn. Run it with ``python -m benchmarks.kernel_builds``.
+that are taken in turn.
 """
 
 from __future__ import annotations
