@@ -507,7 +507,9 @@ def test_the_verdict_in_words():
     assert "estimates" in verdict(1e-2, tied, ours, True, None)
     assert "solves 1 of 2 unseen problems, and PDHG 2" in verdict(1e-2, best, ours, False, [])
     slower = Contestant("learned, map", GD(1.0), "map", result([2, 2], 3.0), result([2, 2], 3.0))
-    assert "PDHG is as fast" in verdict(1e-2, best, slower, False, [])
+    assert "PDHG is faster (the best" in verdict(1e-2, best, slower, False, [])
+    equal = Contestant("learned, map", GD(1.0), "map", result([2, 2], 2.0), result([2, 2], 2.0))
+    assert "PDHG is as fast (the best" in verdict(1e-2, best, equal, False, [])
     assert "nothing learned" in verdict(1e-2, best, None, False, [])
     never = Contestant(
         "learned, map", GD(1.0), "map", result([2, 2], 3.0), result([-1, -1], torch.inf)

@@ -94,7 +94,7 @@ def test_where_it_stalls_and_on_which_it_fails():
     assert [ours.tolist() for _, ours, _ in found.levels] == [[1, 2], [-1, 2], [-1, 3]]
     assert found.table().rows[1][:3] == ("0.01", "1 of 2", "2")
     assert (
-        "PDHG is as fast (mine takes 1.25 times as long)"
+        "PDHG is faster (mine takes 1.25 times as long)"
         in known([[1.0, 1.0], [0.0, 0.0]], [1, 1], 2.5).words
     )
 

@@ -181,8 +181,9 @@ def verdict(
             "problems, but not clearly faster on the problems by which methods are chosen. "
             f"A longer search may decide.{note}"
         )
+    speed = "faster" if ratio <= 1 / CLEARLY else "as fast"
     return (
-        f"Do not learn: {best.name} is as fast (the best learned method takes {1 / ratio:.2f} "
+        f"Do not learn: {best.name} is {speed} (the best learned method takes {1 / ratio:.2f} "
         f"times as long). {_guarantee(best.unseen)}{note}"
     )
 

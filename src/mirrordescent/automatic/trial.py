@@ -59,8 +59,9 @@ class Trial:
             return f"It does not pay: {self.name} solves {solved}, and {rival} {best.solved}.{note}"
         ratio = best.seconds / ours.seconds
         if ratio < CLEARLY:
+            speed = "faster" if ratio <= 1 / CLEARLY else "as fast"
             return (
-                f"It does not pay: {rival} is as fast ({self.name} takes {1 / ratio:.2f} times as "
+                f"It does not pay: {rival} is {speed} ({self.name} takes {1 / ratio:.2f} times as "
                 f"long).{note}"
             )
         return (
