@@ -76,3 +76,23 @@ def test_generators_of_ranges_and_tensors_are_the_same():
 
 def test_a_search_writes_where_solvers_are_looked_for():
     assert str(inspect.signature(md.auto).parameters["out"].default) == str(LEARNED)
+
+
+def test_a_search_on_programs_is_solved_to_its_accuracy(tmp_path):
+    """The solver of the verdict reaches the minima of an active-set method."""
+
+    class Plans(ProblemFamily):
+        def draw(self, seeds):
+            q = torch.stack([torch.randn(4, generator=each) for each in generators(seeds)])
+            rows = torch.cat([torch.ones(1, 4), torch.eye(4)]).double()
+            lower = torch.tensor([1.0, 0, 0, 0, 0]).double()
+            program = md.QP(torch.eye(4).double(), q.double(), rows, lower, torch.ones(5).double())
+            return Draw(program, program.start())
+
+    found = md.auto(Plans(), minutes=0.05, out=tmp_path, batch=8, rivals=None)
+    unseen = Plans().draw(torch.arange(100, 108))
+    solution = md.solve(unseen.problem, found.method, unseen.x0, iterations=2000, stop=md.gap(1e-4))
+    assert all(status is md.Status.CONVERGED for status in solution.statuses)
+    # the projection of −q onto the simplex
+    exact = md.domains.Simplex().project(-unseen.problem.q)
+    torch.testing.assert_close(solution.x, exact, rtol=0, atol=0.03)
