@@ -130,8 +130,8 @@ def denoise_large(
 ) -> LargeResult:
     """Denoise an array by total variation window by window, with one gap for the whole array.
 
-    The dual variables are kept in files of the folder, which take as many times the size of the
-    array as it has axes. If the folder has the files of an interrupted call with the same
+    The dual variables are kept in files of the folder: one number of the computation's type for
+    every axis at every point. If the folder has the files of an interrupted call with the same
     arguments, the call continues where that one ended.
 
     Args:
