@@ -157,7 +157,7 @@ def test_schedules_are_learned_and_an_interrupted_run_continues(steps, tmp_path)
 @pytest.mark.parametrize(
     ("name", "family", "parameters"),
     [
-        ("photo-prior-denoise", small_family, 22),
+        ("photo-prior-denoise", small_family, 24),
         ("photo-prior-inpaint", lambda: damaged_family("holes"), 82),
         ("photo-prior-deblur-control", lambda: damaged_family("blur"), 162),
     ],
@@ -208,3 +208,16 @@ def test_recipes_of_priors_have_the_shape_of_the_shipped_entries(name):
 def test_wrong_settings_of_steps_are_refused(changes):
     with pytest.raises(ValueError, match="at least 1"):
         StepSettings(**changes)
+
+
+@pytest.mark.parametrize("name", [each for each in zoo.list() if each.startswith("photo-prior-")])
+def test_steps_are_stable_however_long_a_run_takes(name):
+    """The last step size and momentum are used for ever: t(1 + 2β) < 2(1 + β) for curvature 1."""
+    if name == "photo-prior-grey":
+        return
+    for version in zoo.versions(name):
+        method = zoo.load(f"{name}@{version}").method
+        t = float(method.t(10_000))
+        momentum = float(method.momentum(10_000))
+        assert t * (1 + 2 * momentum) < 2 * (1 + momentum)
+        assert 0 <= momentum < 1

@@ -298,7 +298,7 @@ class Steps:
         return Scalar(nn.Parameter(torch.tensor(value)))
 
 
-DENOISING = Steps(11, 1.3, 0.55, first_bound=7)
+DENOISING = Steps(12, 1.3, 0.55, first_bound=7)
 INPAINTING = Steps(41, 1.0, 0.9, share=1.0, first_bound=20)
 DEBLURRING = Steps(81, 1.0, 0.93, share=1.0, first_bound=30)
 LATER = StepSettings(meta_steps=150, targets=(20, 40), learning_rate=0.04)
