@@ -76,13 +76,15 @@ def run(command: list[str]) -> Measured:
             lines = status.read_text(encoding="utf-8").splitlines()
         except OSError:
             break
-        peak = max([peak, *(int(e.split()[1]) / 1024 for e in lines if e.startswith("VmHWM"))])
+        for line in lines:
+            if line.startswith("VmHWM"):
+                peak = max(peak, int(line.split()[1]) / 1024)
         sleep(LOOK_EVERY)
-    before = os.times()
     printed, _ = process.communicate()
+    times = os.times()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
-    cpu = before.children_user + before.children_system
+    cpu = times.children_user + times.children_system
     return Measured(perf_counter() - began, cpu, peak, printed)
 
 

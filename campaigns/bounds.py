@@ -131,6 +131,12 @@ class Draw:
             A[0] = 0
         return A * self.units
 
+    def semidefinite(self, n: int, dtype: torch.dtype) -> Tensor:
+        """Return symmetric positive semidefinite matrices (batch, n, n), up to rounding."""
+        B = self.matrix(n, n)
+        P = (B.mT @ B).to(dtype)
+        return (P + P.mT) / 2
+
     def vector(self, A: Tensor) -> Tensor:
         """Return right-hand sides (batch, rows)."""
         b = self.normal(BATCH, A.shape[-2])
@@ -321,9 +327,7 @@ def _program(draw: Draw, linear: bool) -> Case:
     u = (images + slack.flip(0)).to(dtype)
     P = None
     if not linear:
-        B = draw.matrix(n, n)
-        P = (B.mT @ B).to(dtype)
-        P = (P + P.mT) / 2
+        P = draw.semidefinite(n, dtype)
     q = draw.normal(BATCH, n).to(dtype) * draw.units
     if draw.kind == "zero residual":
         q = torch.zeros_like(q)
@@ -363,18 +367,16 @@ def _cone_program(draw: Draw) -> Case:
         s = draw.normal(BATCH, size - 1)
         t = s.norm(dim=1, keepdim=True) + width * draw.normal(BATCH, 1).abs()
         parts.append(torch.cat([t, s], 1) * draw.units)
-    l = (images - torch.cat(parts, 1)).to(dtype)  # noqa: E741
-    u = torch.full_like(l, math.inf)
-    u[:, :n] = images[:, :n] + above.to(dtype)
+    lower = (images - torch.cat(parts, 1)).to(dtype)
+    upper = torch.full_like(lower, math.inf)
+    upper[:, :n] = images[:, :n] + above.to(dtype)
     P = None
     if draw.random.random() < 0.5:
-        B = draw.matrix(n, n)
-        P = (B.mT @ B).to(dtype)
-        P = (P + P.mT) / 2
+        P = draw.semidefinite(n, dtype)
     q = draw.normal(BATCH, n).to(dtype) * draw.units
     if draw.kind == "zero residual":
         q = torch.zeros_like(q)
-    problem = md.QP(P, q, A, l, u, cones=sizes)
+    problem = md.QP(P, q, A, lower, upper, cones=sizes)
     good: list[Tensor] = []
 
     def minimum(sample: int) -> Any:
@@ -395,7 +397,7 @@ def _cone_program(draw: Draw) -> Case:
         size = 10.0 ** draw.random.choice((-3, 0, 3))
         for _ in range(3):
             x = (draw.normal(BATCH, n) * size).to(dtype)
-            y = (draw.normal(*l.shape) * size).to(dtype)
+            y = (draw.normal(*lower.shape) * size).to(dtype)
             yield problem.bound_of_pair(x, y)
             yield problem.lower_bound(y)
 

@@ -38,6 +38,15 @@ def test_redundant_equalities_are_charged_for_rounding():
     assert Fraction(float(bound)) <= optimum
 
 
+def test_programs_without_a_bound_have_none():
+    """Infinite and undefined bounds are −∞, and no finite number."""
+    one = torch.ones(1, 1, dtype=DOUBLE)
+    program = md.QP(None, one, one, u=one[0])  # x is unbounded
+    for y in (0.0, 1.0, math.inf, math.nan):
+        bound = program.bound_of_pair(0 * one, y * one)
+        assert float(bound) == -math.inf
+
+
 def two_point_minimum(scale, weight, difference):
     """Return min s(‖x − y‖² + λ|x₂ − x₁|) for y = (0, d): s(λd − λ²/2), or sd²/2 if λ ≥ d."""
     s, weight, d = (Fraction(float(each)) for each in (scale, weight, difference))

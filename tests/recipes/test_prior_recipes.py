@@ -16,6 +16,7 @@ from mirrordescent.recipes.damaged_pictures import DamagedPictures
 from mirrordescent.recipes.prior_recipes import PriorPictures, PriorStage, first_prior
 from mirrordescent.recipes.ridge_priors import PatchBatch, PriorSettings
 from mirrordescent.recipes.ridge_steps import (
+    RIDGE_STEP_RECIPES,
     GradientStage,
     Steps,
     StepSettings,
@@ -210,11 +211,9 @@ def test_wrong_settings_of_steps_are_refused(changes):
         StepSettings(**changes)
 
 
-@pytest.mark.parametrize("name", [each for each in zoo.list() if each.startswith("photo-prior-")])
+@pytest.mark.parametrize("name", sorted(RIDGE_STEP_RECIPES))
 def test_steps_are_stable_however_long_a_run_takes(name):
     """The last step size and momentum are used for ever: t(1 + 2β) < 2(1 + β) for curvature 1."""
-    if name == "photo-prior-grey":
-        return
     for version in zoo.versions(name):
         method = zoo.load(f"{name}@{version}").method
         t = float(method.t(10_000))

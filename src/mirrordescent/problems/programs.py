@@ -572,9 +572,8 @@ class QP(Problem, SaddlePoint):
         back_error = sum_error(back_size, m)
         _, extra = size.A_adjoint(equal * residual_error)
         delta = Px + q + back
-        delta_error = (
-            sum_error(Px_size + q.abs() + back.abs(), n + m) + back_error + extra * (1 + unit(m))
-        )
+        delta_error = sum_error(Px_size + q.abs() + back.abs(), n + m)
+        delta_error = delta_error + back_error + extra * (1 + unit(m))
         supports = self.supports(y)
         summands = [0.5 * x * Px, q * x, y * Ax, -supports, 0.5 * equal * residual.square()]
         sizes = [
@@ -590,7 +589,7 @@ class QP(Problem, SaddlePoint):
         slope = delta.abs() + delta_error
         rest = self._model_decrease(x, delta, delta_error, slope, convexity)
         bound = value - error * (1 + unit(8)) - rest
-        return bound.nan_to_num(nan=-math.inf, posinf=-math.inf)
+        return torch.where(bound.isfinite(), bound, -math.inf)
 
     def _model_decrease(
         self, x: Tensor, delta: Tensor, error: Tensor, slope: Tensor, convexity: float

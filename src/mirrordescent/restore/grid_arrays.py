@@ -98,10 +98,10 @@ def denoise_grids(
     if tensor.dtype in (torch.bfloat16, torch.float16, torch.float32):
         dtype = torch.float32
     elif tensor.dtype != torch.float64:
-        dtype = exact_dtype(tensor[:0].numpy().dtype)
+        dtype = exact_dtype(tensor[:0].cpu().numpy().dtype)
     y = moved.reshape(-1, 1, *grid).to(dtype).contiguous()
     if tensor.dtype in (torch.int64, torch.uint64):
-        exact_tensor(tensor.numpy(), dtype)  # raises if numbers are too large
+        exact_tensor(tensor.cpu().numpy(), dtype)  # raises if numbers are too large
     if not bool(y.isfinite().all()):
         raise ValueError("the array has numbers that are not finite")
     axis_weights = None if spacing is None else [1 / float(distance) for distance in spacing]
